@@ -1,0 +1,48 @@
+"""The one exception that means "the input is at fault, not the program"."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Bad input: one sentence that names the fault and the remedy.
+
+    The command line prints the sentence and ends with status 2; in Python it is a `ValueError`.
+
+    Example:
+
+    >>> raise InputError("depth 21 is not 6n+2; the nearest depths that are: 20, 26")
+    Traceback (most recent call last):
+        ...
+    keras_preact.errors.InputError: depth 21 is not 6n+2; the nearest depths that are: 20, 26
+    """
+
+
+def check_choice(what: str, value: object, known: Iterable[str]) -> str:
+    """Return `value` if it is one of the `known` names.
+
+    Args:
+        what: the word for the thing chosen, for example `"placement"`.
+        value: what the caller gave.
+        known: the names that exist.
+
+    Raises:
+        InputError: `value` is not among them; the message lists them and guesses the one that was meant.
+
+    Example:
+
+    >>> check_choice("shortcut", "identity", ["identity", "conv"])
+    'identity'
+    >>> check_choice("shortcut", "identiti", ["identity", "conv"])
+    Traceback (most recent call last):
+        ...
+    keras_preact.errors.InputError: unknown shortcut 'identiti' (did you mean 'identity'?); known: identity, conv
+    """
+    names = list(known)
+    if isinstance(value, str) and value in names:
+        return value
+    close = difflib.get_close_matches(str(value), names, n=1)
+    guess = f" (did you mean {close[0]!r}?)" if close else ""
+    raise InputError(f"unknown {what} {value!r}{guess}; known: {', '.join(names)}")

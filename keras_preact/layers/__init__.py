@@ -1,0 +1,49 @@
+"""The bricks: Keras layers for h, F and f, and the residual unit made of them."""
+
+from keras_preact.layers.placements import PLACEMENTS, Placement, get_placement
+from keras_preact.layers.preactivation import BatchNorm, PreActivation, normalization
+from keras_preact.layers.shortcuts import (
+    SHORTCUTS,
+    ConstantScaling,
+    ConvShortcut,
+    DropoutShortcut,
+    ExclusiveGating,
+    IdentityShortcut,
+    OptionA,
+    Projection,
+    Shortcut,
+    ShortcutOnlyGating,
+    get_shortcut,
+)
+from keras_preact.layers.units import (
+    PostActBasicBlock,
+    PostActBottleneck,
+    PreActBasicBlock,
+    PreActBottleneck,
+    ResidualUnit,
+)
+
+__all__ = [
+    "PLACEMENTS",
+    "SHORTCUTS",
+    "BatchNorm",
+    "ConstantScaling",
+    "ConvShortcut",
+    "DropoutShortcut",
+    "ExclusiveGating",
+    "IdentityShortcut",
+    "OptionA",
+    "Placement",
+    "PostActBasicBlock",
+    "PostActBottleneck",
+    "PreActBasicBlock",
+    "PreActBottleneck",
+    "PreActivation",
+    "Projection",
+    "ResidualUnit",
+    "Shortcut",
+    "ShortcutOnlyGating",
+    "get_placement",
+    "get_shortcut",
+    "normalization",
+]

@@ -1,0 +1,169 @@
+"""F: the residual branch, a row of weight layers with the operations of a placement around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from keras_preact.errors import InputError, check_choice
+from keras_preact.layers.placements import NORM, RELU, Placement
+from keras_preact.layers.shortcuts import HE_NORMAL, convolution_multiply_adds
+
+BLOCKS = ("basic", "bottleneck", "single")
+STRIDE_PLACES = ("1x1", "3x3")
+EXPANSION = {"basic": 1, "bottleneck": 4, "single": 1}
+"""Output channels of a block over its `filters`."""
+
+Normalize = Callable[..., "list[keras.layers.Layer]"]
+"""`normalization` with everything bound but the channels, `relu`, `gamma_initializer` and the name."""
+
+
+@dataclass(frozen=True)
+class WeightLayer:
+    """One convolution of a branch, without bias: filters, kernel size, strides, dilation, groups."""
+
+    filters: int
+    kernel_size: int
+    strides: int = 1
+    dilation: int = 1
+    groups: int = 1
+
+    def layers(self, name: str, data_format: str, dtype: Any, zeros: bool = False) -> list[keras.layers.Layer]:
+        """Return the convolution as one layer, or two: a strided one pads by itself, equally on all sides.
+
+        With Keras's "same" padding, an even image and stride 2, the windows would be centred on the odd pixels,
+        while a strided 1×1 shortcut reads the even ones; equal padding, the authors', centres both alike.
+        """
+        pads = self.strides > 1 and self.kernel_size > 1
+        convolution = keras.layers.Conv2D(
+            self.filters,
+            self.kernel_size,
+            strides=self.strides,
+            padding="valid" if pads else "same",
+            dilation_rate=self.dilation,
+            groups=self.groups,
+            use_bias=False,
+            data_format=data_format,
+            kernel_initializer="zeros" if zeros else HE_NORMAL,
+            dtype=dtype,
+            name=name,
+        )
+        if not pads:
+            return [convolution]
+        padding = self.dilation * (self.kernel_size // 2)
+        return [keras.layers.ZeroPadding2D(padding, data_format, dtype=dtype, name=f"{name}_pad"), convolution]
+
+
+def weight_layers(
+    block: str,
+    filters: int,
+    *,
+    strides: int = 1,
+    stride_on: str = "3x3",
+    dilation: tuple[int, int] = (1, 1),
+    groups: int = 1,
+    width_per_group: int = 64,
+) -> tuple[WeightLayer, ...]:
+    """Return the convolutions of a block.
+
+    Args:
+        block: `"basic"` (two 3×3), `"bottleneck"` (1×1, 3×3, 1×1 to 4 × `filters`) or `"single"` (one 3×3).
+        filters: output channels of the 3×3 convolutions of a basic block; width of a bottleneck.
+        strides: of the block.
+        stride_on: the convolution of a bottleneck that carries the stride.
+        dilation: of the 3×3 convolutions up to the one that carries the stride, and of those after it.
+        groups: of a bottleneck's 3×3 convolution (ResNeXt).
+        width_per_group: the bottleneck's width is `int(filters * width_per_group / 64) * groups`.
+
+    Raises:
+        InputError: unknown block, groups or width on a block without bottleneck.
+
+    Example:
+
+    >>> [layer.filters for layer in weight_layers("bottleneck", 64)]
+    [64, 64, 256]
+    >>> [layer.filters for layer in weight_layers("bottleneck", 64, groups=32, width_per_group=4)]
+    [128, 128, 256]
+    """
+    check_choice("block", block, BLOCKS)
+    check_choice("place of the stride", stride_on, STRIDE_PLACES)
+    if block != "bottleneck" and (groups, width_per_group) != (1, 64):
+        raise InputError(f"groups and width_per_group belong to the bottleneck; use block='bottleneck', not {block!r}")
+    before, after = dilation
+    if block == "single":
+        return (WeightLayer(filters, 3, strides, before),)
+    if block == "basic":
+        return (WeightLayer(filters, 3, strides, before), WeightLayer(filters, 3, 1, after))
+    width = int(filters * width_per_group / 64) * groups
+    outputs = filters * EXPANSION[block]
+    if stride_on == "1x1":
+        return (WeightLayer(width, 1, strides), WeightLayer(width, 3, 1, after, groups), WeightLayer(outputs, 1))
+    return (WeightLayer(width, 1), WeightLayer(width, 3, strides, before, groups), WeightLayer(outputs, 1))
+
+
+def operations(steps: Sequence[str], channels: int, name: str, normalize: Normalize, **options: Any) -> list[Any]:
+    """Return the layers for one field of a `Placement`: norm, ReLU, both or none."""
+    if NORM in steps:
+        return normalize(channels=channels, relu=RELU in steps, name=name, **options)
+    if RELU in steps:
+        return [keras.layers.ReLU(dtype=normalize.keywords["dtype"], name=f"{name}_relu")]  # type: ignore[attr-defined]
+    return []
+
+
+def residual_branch(
+    convolutions: Sequence[WeightLayer],
+    placement: Placement,
+    normalize: Normalize,
+    *,
+    data_format: str,
+    dtype: Any = None,
+    zero_init: bool = False,
+) -> list[keras.layers.Layer]:
+    """Return F, without the pre-activation before its first weight layer, as layers to call one after the other.
+
+    Args:
+        convolutions: the weight layers.
+        placement: what stands between them and after them.
+        normalize: makes the normalization layers.
+        data_format: of the images.
+        dtype: dtype or policy of the layers.
+        zero_init: start with F = 0: the last convolution's kernel is zero, or the scale of the norm after it.
+
+    Example:
+
+    >>> from functools import partial
+    >>> from keras_preact.layers.placements import PLACEMENTS
+    >>> from keras_preact.layers.preactivation import normalization
+    >>> normalize = partial(normalization, "batch", dtype=None)
+    >>> layers = residual_branch(
+    ...     weight_layers("basic", 16), PLACEMENTS["original"], normalize, data_format="channels_last"
+    ... )
+    >>> [layer.name for layer in layers]
+    ['conv1', 'norm2', 'conv2', 'norm_last']
+    """
+    ends_in_norm = NORM in placement.last
+    layers: list[keras.layers.Layer] = []
+    for number, convolution in enumerate(convolutions, start=1):
+        is_last = number == len(convolutions)
+        zeros = zero_init and is_last and not ends_in_norm
+        layers += convolution.layers(f"conv{number}", data_format, dtype, zeros=zeros)
+        if not is_last:
+            layers += operations(placement.between, convolution.filters, f"norm{number + 1}", normalize)
+    gamma = {"gamma_initializer": "zeros"} if zero_init and ends_in_norm else {}
+    layers += operations(placement.last, convolutions[-1].filters, "norm_last", normalize, **gamma)
+    return layers
+
+
+def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: Any) -> int:
+    """Return the multiply-adds, on one image, of the convolutions and dense layers in `layers`, called in order."""
+    total, shape = 0, tuple(input_shape)
+    for layer in layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            total += convolution_multiply_adds(layer, shape)
+        elif isinstance(layer, keras.layers.Dense):
+            total += layer.kernel.shape[0] * layer.kernel.shape[1]
+        shape = layer.compute_output_shape(shape)
+    return total

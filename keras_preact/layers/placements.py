@@ -1,0 +1,94 @@
+"""f and the order inside F: Table 2 (Fig. 4) of the paper as data.
+
+A placement says where batch norm and ReLU stand around a unit's weight layers. The six of them differ in six
+tuples and in nothing else; `branches.py` and `units.py` read the tuples and know no placement by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from keras_preact.errors import check_choice
+
+NORM = "norm"
+RELU = "relu"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where normalization and ReLU stand in a residual unit.
+
+    Attributes:
+        name: the name that layers, models and the command line take.
+        figure: the panel of the paper's Fig. 4, or a word for an extension of this package.
+        first: operations before the first weight layer: the pre-activation.
+        between: operations between two weight layers.
+        last: operations after the last weight layer, before the addition.
+        after_addition: operations after the addition: f of Eq. (2). Empty means that f is the identity.
+        stem: operations after the network's first convolution. With the pre-activation of the first unit they
+            make up norm and ReLU, "right after conv1 and before splitting into two paths" (appendix of the paper).
+        head: operations between the last unit of a network and its pooling: the pre-activation that a further
+            unit would have begun with.
+
+    Example:
+
+    >>> full = PLACEMENTS["full_preactivation"]
+    >>> full.first, full.after_addition, full.identity_after_addition
+    (('norm', 'relu'), (), True)
+    """
+
+    name: str
+    figure: str
+    first: tuple[str, ...] = ()
+    between: tuple[str, ...] = (NORM, RELU)
+    last: tuple[str, ...] = ()
+    after_addition: tuple[str, ...] = ()
+    stem: tuple[str, ...] = (NORM, RELU)
+    head: tuple[str, ...] = ()
+
+    @property
+    def identity_after_addition(self) -> bool:
+        """Whether f of Eq. (2) is the identity, so that Eq. (4) holds exactly between units of equal shape."""
+        return not self.after_addition
+
+    @property
+    def normalizes_projection(self) -> bool:
+        """Whether a projection shortcut ends in a normalization: it does where the residual branch does."""
+        return NORM in self.last
+
+
+PLACEMENTS: dict[str, Placement] = {
+    placement.name: placement
+    for placement in (
+        Placement("original", "a", last=(NORM,), after_addition=(RELU,)),
+        Placement("bn_after_addition", "b", after_addition=(NORM, RELU)),
+        Placement("relu_before_addition", "c", last=(NORM, RELU)),
+        Placement("relu_only_preactivation", "d", first=(RELU,), last=(NORM,), stem=(NORM,), head=(RELU,)),
+        Placement("full_preactivation", "e", first=(NORM, RELU), stem=(), head=(NORM, RELU)),
+        # Not in the paper: what (d) does with ReLU alone, done with batch norm alone.
+        Placement("bn_only_preactivation", "extension", first=(NORM,), stem=(), head=(NORM, RELU)),
+    )
+}
+
+
+def get_placement(placement: str | Placement | dict[str, Any]) -> Placement:
+    """Return the placement of that name.
+
+    A `Placement` (a reader's own variant) is returned as it is; a dictionary, as a saved layer has it, is made one.
+
+    Raises:
+        InputError: no placement has that name.
+
+    Example:
+
+    >>> get_placement("original").after_addition
+    ('relu',)
+    """
+    if isinstance(placement, Placement):
+        return placement
+    if isinstance(placement, dict):
+        return Placement(
+            **{key: tuple(value) if isinstance(value, list) else value for key, value in placement.items()}
+        )
+    return PLACEMENTS[check_choice("placement", placement, PLACEMENTS)]

@@ -1,0 +1,517 @@
+"""h: the shortcuts of Table 1, and what a shortcut does where a unit changes the shape.
+
+Each shortcut is a layer called on (x, residual) that returns their combination, the y of Eq. (1). It takes both
+because gating couples them; the others leave the residual as it is, or scale it.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_preact.errors import InputError, check_choice
+from keras_preact.layers.preactivation import channel_axis, normalization
+
+HE_NORMAL = {
+    "class_name": "VarianceScaling",
+    # N(0, 2 / (k² · filters)): He initialization by fan-out, not truncated, as in the authors' code.
+    "config": {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
+}
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class Shortcut(keras.layers.Layer):
+    """Base of all shortcuts: `call(x, residual)` returns y, of the residual's shape and dtype.
+
+    Write your own variant by overriding `call` (and `build`, where it has weights):
+
+    >>> import numpy as np
+    >>> class HalfAndHalf(Shortcut):
+    ...     def call(self, x, residual):
+    ...         return (x + residual) / 2
+    >>> float(HalfAndHalf()(np.array([1.0]), np.array([2.0]))[0])
+    1.5
+
+    Args:
+        data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
+        **kwargs: as in `keras.layers.Layer`.
+    """
+
+    changes_shape = False
+    """Whether the shortcut itself can map x to another shape (the 1×1 convolution does)."""
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = data_format or keras.config.image_data_format()
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        super().build(x_shape)
+
+    def call(self, x: Any, residual: Any) -> Any:
+        raise NotImplementedError
+
+    def compute_output_shape(self, x_shape: Any, residual_shape: Any) -> Any:
+        return residual_shape
+
+    def multiply_adds(self, x_shape: Any) -> int:
+        """Return the multiply-adds of the shortcut's own convolution on one image, or 0."""
+        return 0
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "data_format": self.data_format}
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class IdentityShortcut(Shortcut):
+    """h(x) = x: y = x + F, the proposed shortcut (row "original" of Table 1).
+
+    Example:
+
+    >>> import numpy as np
+    >>> float(IdentityShortcut()(np.array([3.0]), np.array([4.0]))[0])
+    7.0
+    """
+
+    def call(self, x: Any, residual: Any) -> Any:
+        return x + residual
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ConstantScaling(Shortcut):
+    """h(x) = λx with a constant λ: y = λx + μF (section 3.1, "constant scaling").
+
+    Args:
+        shortcut: λ, the factor on x. Default 0.5. 0 gives a plain network.
+        residual: μ, the factor on the residual. Default 0.5; Table 1 has 1 too.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> float(ConstantScaling(shortcut=0.5, residual=1.0)(np.array([3.0]), np.array([4.0]))[0])
+    5.5
+    """
+
+    def __init__(self, shortcut: float = 0.5, residual: float = 0.5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.shortcut = float(shortcut)
+        self.residual = float(residual)
+
+    def call(self, x: Any, residual: Any) -> Any:
+        return self.shortcut * x + self.residual * residual
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "shortcut": self.shortcut, "residual": self.residual}
+
+
+class _Gating(Shortcut):
+    """g(x) = σ(W_g x + b_g) by a 1×1 convolution, with b_g initialized to `gate_bias`."""
+
+    def __init__(self, gate_bias: float = -6.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.gate_bias = float(gate_bias)
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        self.gate = keras.layers.Conv2D(
+            x_shape[channel_axis(self.data_format)],
+            1,
+            data_format=self.data_format,
+            activation="sigmoid",
+            kernel_initializer=HE_NORMAL,
+            bias_initializer=keras.initializers.Constant(self.gate_bias),
+            dtype=self.dtype_policy,
+            name="gate",
+        )
+        self.gate.build(x_shape)
+        super().build(x_shape, residual_shape)
+
+    def multiply_adds(self, x_shape: Any) -> int:
+        return convolution_multiply_adds(self.gate, x_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "gate_bias": self.gate_bias}
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ExclusiveGating(_Gating):
+    """y = (1 − g(x)) x + g(x) F with g(x) = σ(W_g x + b_g), the gate of Highway networks (section 3.1).
+
+    Args:
+        gate_bias: initial b_g. Default -6, the best of the paper's range 0 to -10; the more negative, the
+            closer the shortcut starts to the identity (and the residual to 0).
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> x, residual = np.full((1, 2, 2, 4), 3.0), np.full((1, 2, 2, 4), 5.0)
+    >>> y = ExclusiveGating(gate_bias=-50)(x, residual)
+    >>> bool(np.allclose(y, 3.0))
+    True
+    """
+
+    def call(self, x: Any, residual: Any) -> Any:
+        g = self.gate(x)
+        return (1.0 - g) * x + g * residual
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ShortcutOnlyGating(_Gating):
+    """y = (1 − g(x)) x + F with g(x) = σ(W_g x + b_g): the gate on the shortcut alone (section 3.1).
+
+    Args:
+        gate_bias: initial b_g. Default -6; Table 1 has 0 too.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> x, residual = np.full((1, 2, 2, 4), 3.0), np.full((1, 2, 2, 4), 5.0)
+    >>> y = ShortcutOnlyGating(gate_bias=-50)(x, residual)
+    >>> bool(np.allclose(y, 8.0))
+    True
+    """
+
+    def call(self, x: Any, residual: Any) -> Any:
+        return (1.0 - self.gate(x)) * x + residual
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ConvShortcut(Shortcut):
+    """h(x) = W x by a 1×1 convolution on every unit (section 3.1; option C of the first ResNet paper).
+
+    Where the unit changes the shape, this convolution does that too: no other projection stands before it.
+
+    Args:
+        strides: of the convolution. Default 1.
+        normalize: kind of normalization after the convolution, as in `normalization`. Default `"none"`.
+        momentum: of batch norm.
+        epsilon: of the normalization.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(ConvShortcut(strides=2)(np.ones((1, 8, 8, 4)), np.ones((1, 4, 4, 16))).shape)
+    (1, 4, 4, 16)
+    """
+
+    changes_shape = True
+
+    def __init__(
+        self,
+        strides: int = 1,
+        normalize: str = "none",
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.strides = int(strides)
+        self.normalize = normalize
+        self.momentum = float(momentum)
+        self.epsilon = float(epsilon)
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        self.projection = Projection(
+            residual_shape[channel_axis(self.data_format)],
+            strides=self.strides,
+            normalize=self.normalize,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+            data_format=self.data_format,
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+        self.projection.build(x_shape)
+        super().build(x_shape, residual_shape)
+
+    def call(self, x: Any, residual: Any) -> Any:
+        return self.projection(x) + residual
+
+    def multiply_adds(self, x_shape: Any) -> int:
+        return self.projection.multiply_adds(x_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "strides": self.strides,
+            "normalize": self.normalize,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class DropoutShortcut(Shortcut):
+    """h(x) = dropout(x) (section 3.1, "dropout shortcut"): in expectation a scaling of the shortcut.
+
+    Args:
+        rate: share of the shortcut's values set to 0 in training (the others are divided by 1 − rate). Default 0.5.
+        seed: of the random draws; `None` takes Keras's.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> float(DropoutShortcut(rate=0.5)(np.array([3.0]), np.array([4.0]), training=False)[0])
+    7.0
+    """
+
+    def __init__(self, rate: float = 0.5, seed: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise InputError(f"the dropout shortcut's rate is {rate}; give a rate from 0 up to, but not including, 1")
+        self.rate = float(rate)
+        self.seed = seed
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        self.dropout = keras.layers.Dropout(self.rate, seed=self.seed, dtype=self.dtype_policy, name="dropout")
+        super().build(x_shape, residual_shape)
+
+    def call(self, x: Any, residual: Any) -> Any:
+        return self.dropout(x) + residual
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "rate": self.rate, "seed": self.seed}
+
+
+SHORTCUTS: dict[str, type[Shortcut]] = {
+    "identity": IdentityShortcut,
+    "constant_scaling": ConstantScaling,
+    "exclusive_gating": ExclusiveGating,
+    "shortcut_only_gating": ShortcutOnlyGating,
+    "conv": ConvShortcut,
+    "dropout": DropoutShortcut,
+}
+
+
+def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) -> Shortcut:
+    """Return a new shortcut layer.
+
+    Args:
+        shortcut: a name of `SHORTCUTS`, with arguments in parentheses where the defaults do not do; a shortcut
+            layer, which is copied without its weights; or a layer's serialized configuration.
+        **overrides: arguments that replace those of the configuration (dtype, name, data_format, …).
+
+    Raises:
+        InputError: unknown name, or arguments that the shortcut does not take.
+
+    Example:
+
+    >>> layer = get_shortcut("exclusive_gating(gate_bias=-7)", name="h")
+    >>> type(layer).__name__, layer.gate_bias, layer.name
+    ('ExclusiveGating', -7.0, 'h')
+    """
+    if isinstance(shortcut, dict):
+        shortcut = keras.saving.deserialize_keras_object(shortcut)
+    if isinstance(shortcut, Shortcut):
+        config = {key: value for key, value in shortcut.get_config().items() if key != "name"}
+        return type(shortcut).from_config({**config, **overrides})
+    name, arguments = _parse(str(shortcut))
+    try:
+        return SHORTCUTS[name](**{**arguments, **overrides})
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the shortcut {shortcut!r} does not take these arguments: {error}") from None
+
+
+def _parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Return name and keyword arguments of `"name"` or `"name(key=value, …)"`, values being literals."""
+    try:
+        call = ast.parse(text, mode="eval").body
+        if isinstance(call, ast.Name):
+            return check_choice("shortcut", call.id, SHORTCUTS), {}
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
+            arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+            return check_choice("shortcut", call.func.id, SHORTCUTS), arguments
+    except (SyntaxError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+    raise InputError(
+        f"cannot read the shortcut {text!r}; write a name or name(key=number), for example "
+        "exclusive_gating(gate_bias=-7)"
+    )
+
+
+# ---- what stands on the shortcut where the unit changes the shape -------------------------------------------------
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class Projection(keras.layers.Layer):
+    """A strided 1×1 convolution to the residual's shape (option B of the first ResNet paper).
+
+    Args:
+        filters: number of output channels.
+        strides: of the convolution. Default 1.
+        normalize: kind of normalization after the convolution. Default `"none"`: the pre-activation nets of the
+            paper project with a plain convolution; the original ResNet has batch norm after it.
+        momentum: of batch norm.
+        epsilon: of the normalization.
+        data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
+        **kwargs: as in `keras.layers.Layer`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(Projection(16, strides=2)(np.ones((1, 8, 8, 4))).shape)
+    (1, 4, 4, 16)
+    """
+
+    def __init__(
+        self,
+        filters: int,
+        strides: int = 1,
+        normalize: str = "none",
+        momentum: float = 0.9,
+        epsilon: float = 1e-5,
+        data_format: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.filters = int(filters)
+        self.strides = int(strides)
+        self.normalize = normalize
+        self.momentum = float(momentum)
+        self.epsilon = float(epsilon)
+        self.data_format = data_format or keras.config.image_data_format()
+
+    def build(self, input_shape: Any) -> None:
+        self.conv = keras.layers.Conv2D(
+            self.filters,
+            1,
+            strides=self.strides,
+            use_bias=False,
+            data_format=self.data_format,
+            kernel_initializer=HE_NORMAL,
+            dtype=self.dtype_policy,
+            name="conv",
+        )
+        self.conv.build(input_shape)
+        self.norm = normalization(
+            self.normalize,
+            self.filters,
+            axis=channel_axis(self.data_format),
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+            dtype=self.dtype_policy,
+        )
+        for layer in self.norm:
+            layer.build(self.conv.compute_output_shape(input_shape))
+        super().build(input_shape)
+
+    def call(self, x: Any) -> Any:
+        x = self.conv(x)
+        for layer in self.norm:
+            x = layer(x)
+        return x
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return subsampled_shape(input_shape, self.filters, self.strides, self.data_format)
+
+    def multiply_adds(self, x_shape: Any) -> int:
+        """Return the multiply-adds of the convolution on one image."""
+        return convolution_multiply_adds(self.conv, x_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "strides": self.strides,
+            "normalize": self.normalize,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+            "data_format": self.data_format,
+        }
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class OptionA(keras.layers.Layer):
+    """Every `strides`-th pixel, and zeros for the new channels: no weights (option A of the first ResNet paper).
+
+    Args:
+        filters: number of output channels, at least the input's.
+        strides: distance of the pixels taken. Default 1.
+        data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
+        **kwargs: as in `keras.layers.Layer`.
+
+    Raises:
+        InputError: the input has more channels than `filters`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> y = OptionA(3, strides=2)(np.arange(8.0).reshape(1, 2, 4, 1))
+    >>> np.array(y)[0, 0].tolist()
+    [[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]]
+    """
+
+    def __init__(self, filters: int, strides: int = 1, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.filters = int(filters)
+        self.strides = int(strides)
+        self.data_format = data_format or keras.config.image_data_format()
+
+    def build(self, input_shape: Any) -> None:
+        channels = input_shape[channel_axis(self.data_format)]
+        if channels > self.filters:
+            raise InputError(
+                f"option A pads channels with zeros and cannot go from {channels} to {self.filters}; "
+                "use shape_change='projection'"
+            )
+        super().build(input_shape)
+
+    def call(self, x: Any) -> Any:
+        axis = channel_axis(self.data_format)
+        step = slice(None, None, self.strides)
+        x = x[:, :, step, step] if axis == 1 else x[:, step, step, :]
+        widths = [(0, 0)] * 4
+        widths[axis] = (0, self.filters - x.shape[axis])
+        return ops.pad(x, widths)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return subsampled_shape(input_shape, self.filters, self.strides, self.data_format)
+
+    def multiply_adds(self, x_shape: Any) -> int:
+        """Return 0: there is nothing to multiply."""
+        return 0
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "strides": self.strides,
+            "data_format": self.data_format,
+        }
+
+
+def subsampled_shape(shape: Any, filters: int, strides: int, data_format: str) -> tuple[Any, ...]:
+    """Return the shape after taking every `strides`-th pixel of `shape` into `filters` channels.
+
+    >>> subsampled_shape((None, 32, 31, 16), 64, 2, "channels_last")
+    (None, 16, 16, 64)
+    """
+    axis = channel_axis(data_format)
+    spatial = [None if size is None else -(-size // strides) for i, size in enumerate(shape) if i not in (0, axis)]
+    return (shape[0], filters, *spatial) if axis == 1 else (shape[0], *spatial, filters)
+
+
+def convolution_multiply_adds(conv: keras.layers.Conv2D, input_shape: Any) -> int:
+    """Return the multiply-adds of a convolution on one image: kernel size × output values (biases not counted).
+
+    >>> conv = keras.layers.Conv2D(16, 3, padding="same")
+    >>> conv.build((None, 32, 32, 3))
+    >>> convolution_multiply_adds(conv, (None, 32, 32, 3)) == 9 * 3 * 16 * 32 * 32
+    True
+    """
+    axis = channel_axis(conv.data_format)
+    output = conv.compute_output_shape((1, *input_shape[1:]))
+    pixels = [size for i, size in enumerate(output) if i not in (0, axis)]
+    weights = 1
+    for size in conv.kernel.shape:
+        weights *= size
+    return int(weights * pixels[0] * pixels[1])

@@ -1,0 +1,312 @@
+"""From units to networks: stem, stages of residual units, head, in Keras's functional API.
+
+`cifar.py` and `imagenet.py` say which stages a network has; everything that both families share stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_preact.errors import InputError, check_choice
+from keras_preact.layers.branches import WeightLayer, operations, sequence_multiply_adds
+from keras_preact.layers.placements import NORM, RELU, get_placement
+from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.units import ResidualUnit
+
+POOLINGS = ("avg", "max")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Equal residual units at one resolution, but for the first, which may stride and change the width.
+
+    Attributes:
+        filters: of the units (see `ResidualUnit`).
+        repeats: number of units.
+        strides: of the first unit.
+        dilation: of the 3×3 convolutions after the place of the first unit's stride.
+        first_dilation: of those up to it.
+    """
+
+    filters: int
+    repeats: int
+    strides: int = 1
+    dilation: int = 1
+    first_dilation: int = 1
+
+
+@dataclass(frozen=True)
+class Stem:
+    """The first convolution of a network.
+
+    Attributes:
+        convolution: filters, kernel and stride of it.
+        max_pool: whether a 3×3 max-pooling with stride 2 follows (ImageNet). The stem then does its norm and ReLU
+            before it, "right after conv1", and the first unit gets an input that is activated already.
+    """
+
+    convolution: WeightLayer
+    max_pool: bool = False
+
+
+@dataclass(frozen=True)
+class Network:
+    """A residual network as data: what `build_network` builds.
+
+    Attributes:
+        name: of the Keras model.
+        stem: the first convolution.
+        stages: the residual units.
+        unit: arguments that every `ResidualUnit` gets.
+        drop_path: of the last unit; the units before it get a share that grows linearly from 0 with depth.
+    """
+
+    name: str
+    stem: Stem
+    stages: tuple[Stage, ...]
+    unit: dict[str, Any] = field(default_factory=dict)
+    drop_path: float = 0.0
+
+    @property
+    def units(self) -> int:
+        """Number of residual units."""
+        return sum(stage.repeats for stage in self.stages)
+
+
+def build_network(
+    network: Network,
+    *,
+    input_shape: Sequence[int | None] | None,
+    default_size: int,
+    include_top: bool = True,
+    weights: str | Path | None = None,
+    input_tensor: Any = None,
+    pooling: str | None = None,
+    classes: int = 10,
+    classifier_activation: Any = None,
+    dtype: Any = None,
+) -> keras.Model:
+    """Build a network as a functional Keras model; arguments as in `keras_preact.models.cifar_resnet`."""
+    data_format = network.unit.get("data_format") or keras.config.image_data_format()
+    _check_top(include_top, pooling, classes)
+    inputs, x = _inputs(input_shape, input_tensor, default_size, include_top, data_format)
+    x = _stem(network, x, data_format, dtype)
+    x = _stages(network, x, dtype)
+    x = _head(network, x, data_format, dtype)
+    if include_top or pooling == "avg":
+        x = keras.layers.GlobalAveragePooling2D(data_format=data_format, dtype=dtype, name="avg_pool")(x)
+    elif pooling == "max":
+        x = keras.layers.GlobalMaxPooling2D(data_format=data_format, dtype=dtype, name="max_pool")(x)
+    if include_top:
+        # The logits and what follows are float32 whatever the policy: a softmax in half precision loses the tail.
+        x = keras.layers.Dense(classes, dtype="float32", name="logits")(x)
+        if classifier_activation not in (None, "linear"):
+            x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
+    model = keras.Model(inputs, x, name=network.name)
+    if weights is not None:
+        _load_weights(model, weights)
+    return model
+
+
+def _normalize(network: Network, data_format: str, dtype: Any) -> Any:
+    """Return `normalization` with the arguments that the units of the network get."""
+    return partial(
+        normalization,
+        network.unit.get("normalization", "batch"),
+        axis=channel_axis(data_format),
+        momentum=network.unit.get("momentum", 0.9),
+        epsilon=network.unit.get("epsilon", 1e-5),
+        dtype=dtype,
+    )
+
+
+def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
+    stem = network.stem
+    steps = (NORM, RELU) if stem.max_pool else get_placement(network.unit["placement"]).stem
+    layers = stem.convolution.layers("stem_conv", data_format, dtype)
+    layers += operations(steps, stem.convolution.filters, "stem_norm", _normalize(network, data_format, dtype))
+    if stem.max_pool:
+        # Zeros around the image do as well as −∞ here: what is pooled has come out of a ReLU.
+        layers.append(keras.layers.ZeroPadding2D(1, data_format, dtype=dtype, name="stem_pool_pad"))
+        layers.append(keras.layers.MaxPooling2D(3, 2, data_format=data_format, dtype=dtype, name="stem_pool"))
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _stages(network: Network, x: Any, dtype: Any) -> Any:
+    count, last = 0, max(network.units - 1, 1)
+    for number, stage in enumerate(network.stages, start=1):
+        for k in range(1, stage.repeats + 1):
+            options: dict[str, Any] = {}
+            if k == 1:
+                options = {"strides": stage.strides, "dilation": (stage.first_dilation, stage.dilation)}
+            else:
+                options = {"dilation": stage.dilation}
+            if count == 0:
+                # The special case of the paper's first unit: its activation comes right after conv1, before the
+                # split; where the stem has done it before the pooling, there is none left to do.
+                options["preactivation"] = "none" if network.stem.max_pool else "shared"
+            x = ResidualUnit(
+                stage.filters,
+                **options,
+                **network.unit,
+                drop_path=network.drop_path * count / last,
+                dtype=dtype,
+                name=f"stage{number}_unit{k:02d}",
+            )(x)
+            count += 1
+    return x
+
+
+def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
+    """The special case after the last unit: one more activation, which a further unit would have begun with."""
+    steps = get_placement(network.unit["placement"]).head
+    channels = x.shape[channel_axis(data_format)]
+    for layer in operations(steps, channels, "head_norm", _normalize(network, data_format, dtype)):
+        x = layer(x)
+    return x
+
+
+def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tuple[Stage, ...]:
+    """Return the stages with strides replaced by dilation beyond `output_stride`, for dense prediction.
+
+    The dilated network computes what the strided one does, and in between: every `stride`-th pixel of its maps
+    is a pixel of the strided network's.
+
+    Args:
+        stages: of the strided network.
+        output_stride: input pixels a pixel of the last feature map, as wanted.
+        stem_stride: of the stem.
+
+    Raises:
+        InputError: the network has no such output stride.
+
+    Example:
+
+    >>> dilate([Stage(64, 2), Stage(128, 2, strides=2)], output_stride=4, stem_stride=4)[1]
+    Stage(filters=128, repeats=2, strides=1, dilation=2, first_dilation=1)
+    """
+    strides = [stem_stride]
+    for stage in stages:
+        strides.append(strides[-1] * stage.strides)
+    if output_stride not in strides:
+        known = ", ".join(str(stride) for stride in sorted(set(strides)))
+        raise InputError(f"this network has no output stride of {output_stride}; choose one of {known}")
+    dilated, dilation = [], 1
+    for stage, stride in zip(stages, strides[1:], strict=True):
+        first = dilation
+        if stride > output_stride:
+            dilation *= stage.strides
+            stage = replace(stage, strides=1)
+        dilated.append(replace(stage, dilation=dilation, first_dilation=first))
+    return tuple(dilated)
+
+
+def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> keras.Model:
+    """Return a model with the same input and weights whose output is a dictionary of feature maps by stage.
+
+    Args:
+        model: a network of this package.
+        stages: names among `"stage1"`, `"stage2"`, …; default all.
+
+    Returns:
+        A Keras model; output `{"stage1": (batch, height, width, channels), …}`. In pre-activation networks these
+        are the sums x_l themselves, not normalized: put a `PreActivation` before a convolution on them.
+
+    Raises:
+        InputError: the model has no such stage.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> maps = feature_maps(cifar_resnet(depth=8, include_top=False, input_shape=(32, 32, 3)))
+    >>> {name: tuple(output.shape) for name, output in maps.output.items()}
+    {'stage1': (None, 32, 32, 16), 'stage2': (None, 16, 16, 32), 'stage3': (None, 8, 8, 64)}
+    """
+    last_units = {layer.name.split("_")[0]: layer for layer in model.layers if isinstance(layer, ResidualUnit)}
+    names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
+    return keras.Model(model.inputs, {name: last_units[name].output for name in names}, name=f"{model.name}_features")
+
+
+def multiply_adds(model: keras.Model) -> int:
+    """Return the multiply-adds of one forward pass on one image: convolutions and dense layers.
+
+    Raises:
+        InputError: the model's input has no fixed size.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> round(multiply_adds(cifar_resnet(depth=110)) / 1e6, 2)
+    253.15
+    """
+    if None in model.input_shape[1:]:
+        raise InputError("multiply-adds need a fixed image size; build the network with an input_shape")
+    return sum(layer_multiply_adds(layer) for layer in model.layers)
+
+
+def layer_multiply_adds(layer: keras.layers.Layer) -> int:
+    """Return the multiply-adds of one layer of a functional model on one image; 0 for layers without a product."""
+    if isinstance(layer, keras.layers.InputLayer):
+        return 0
+    if isinstance(layer, ResidualUnit):
+        return layer.multiply_adds(layer.input.shape)
+    return sequence_multiply_adds([layer], layer.input.shape)
+
+
+# ---- checks -------------------------------------------------------------------------------------------------------
+
+
+def _check_top(include_top: bool, pooling: str | None, classes: int) -> None:
+    if pooling is not None:
+        check_choice("pooling", pooling, POOLINGS)
+    if include_top and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 1):
+        raise InputError(f"classes is {classes!r}; give the number of classes, at least 1")
+
+
+def _inputs(shape: Any, tensor: Any, default_size: int, include_top: bool, data_format: str) -> tuple[Any, Any]:
+    """Return the model's inputs and the tensor that the stem is called on."""
+    if tensor is not None:
+        if not keras.backend.is_keras_tensor(tensor):
+            raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
+        _check_image_shape(tuple(tensor.shape[1:]), data_format)
+        return keras.utils.get_source_inputs(tensor), tensor
+    if shape is None:
+        size = default_size if include_top else None
+        shape = (3, size, size) if data_format == "channels_first" else (size, size, 3)
+    _check_image_shape(tuple(shape), data_format)
+    inputs = keras.Input(tuple(shape), name="images")
+    return inputs, inputs
+
+
+def _check_image_shape(shape: tuple[Any, ...], data_format: str) -> None:
+    order = "(channels, height, width)" if data_format == "channels_first" else "(height, width, channels)"
+    if len(shape) != 3:
+        raise InputError(f"input_shape is {shape}; give {order} of one image, without the batch")
+    channels, *sizes = shape if data_format == "channels_first" else (shape[2], shape[0], shape[1])
+    if not isinstance(channels, int) or channels < 1:
+        raise InputError(f"input_shape is {shape}: the number of channels must be known; give {order}")
+    if channels > 16 and min((size for size in sizes if size), default=channels) <= 4:
+        raise InputError(f"input_shape is {shape}, which looks like the other data format; give {order}")
+    if any(size is not None and size < 8 for size in sizes):
+        raise InputError(f"input_shape is {shape}; the images must be at least 8 pixels high and wide")
+
+
+def _load_weights(model: keras.Model, weights: str | Path) -> None:
+    path = Path(weights)
+    if not path.exists():
+        raise InputError(
+            f"weights={str(weights)!r} is neither None nor a weights file that exists; no trained weights are "
+            "downloaded: give the path of a .weights.h5 file"
+        )
+    try:
+        model.load_weights(path)
+    except (ValueError, OSError, KeyError) as error:
+        raise InputError(f"the weights in {path.name} do not fit {model.name}: {error}") from error
