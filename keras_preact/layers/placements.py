@@ -89,6 +89,6 @@ def get_placement(placement: str | Placement | dict[str, Any]) -> Placement:
         return placement
     if isinstance(placement, dict):
         return Placement(
-            **{key: tuple(value) if isinstance(value, list) else value for key, value in placement.items()}
+            **{key: tuple(x) if isinstance(x, list) else x for key, x in placement.items()}  # type: ignore[arg-type]
         )
     return PLACEMENTS[check_choice("placement", placement, PLACEMENTS)]

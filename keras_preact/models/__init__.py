@@ -1,5 +1,11 @@
 """Networks: the paper's for CIFAR and for ImageNet, as functional Keras models."""
 
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from keras_preact.errors import check_choice
 from keras_preact.models.cifar import cifar_resnet, cifar_units
 from keras_preact.models.imagenet import (
     imagenet_resnet,
@@ -19,9 +25,11 @@ from keras_preact.models.imagenet import (
 from keras_preact.models.resnet import feature_maps, multiply_adds
 
 __all__ = [
+    "NETWORKS",
     "cifar_resnet",
     "cifar_units",
     "feature_maps",
+    "get_network",
     "imagenet_resnet",
     "multiply_adds",
     "postact_resnet18",
@@ -37,3 +45,36 @@ __all__ = [
     "preact_resnet152",
     "preact_resnet200",
 ]
+
+NETWORKS: dict[str, Callable[..., keras.Model]] = {
+    builder.__name__: builder
+    for builder in (
+        cifar_resnet,
+        imagenet_resnet,
+        preact_resnet18,
+        preact_resnet34,
+        preact_resnet50,
+        preact_resnet101,
+        preact_resnet152,
+        preact_resnet200,
+        postact_resnet18,
+        postact_resnet34,
+        postact_resnet50,
+        postact_resnet101,
+        postact_resnet152,
+        postact_resnet200,
+    )
+}
+"""Every network by the name that the command line and run.json use."""
+
+
+def get_network(name: str) -> Callable[..., Any]:
+    """Return the function that builds the network of that name.
+
+    Raises:
+        InputError: there is no such network.
+
+    >>> get_network("preact_resnet50").__name__
+    'preact_resnet50'
+    """
+    return NETWORKS[check_choice("network", name, NETWORKS)]

@@ -1,0 +1,6 @@
+"""`python -m keras_preact` is the command `keras-preact`."""
+
+from keras_preact.cli import main
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,313 @@
+"""The command `keras-preact`: thin, it reads options and calls the package.
+
+Exit status: 0 done; 2 bad input, in one sentence; 130 stopped by Ctrl-C, 143 by SIGTERM (the run can be resumed);
+1 a fault of the program or the machine, in one sentence (the traceback with --debug).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from keras_preact.errors import InputError
+
+RUNS = Path("runs")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence instead of repeating the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see `{self.prog} --help`")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    main_parser = _Parser(prog="keras-preact", description="Original and pre-activation residual networks in Keras.")
+    main_parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="train both orders side by side on the bundled images")
+    demo.add_argument("--depth", type=int, default=20, help="6n+2 or 9n+2 (default: 20)")
+    demo.add_argument("--steps", type=int, help="mini-batches (default: the recipe's)")
+    demo.add_argument("--precision", default="float32", help="float32, mixed_float16 or mixed_bfloat16")
+    demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--out", type=Path, help="run folder (default: the next free runs/demo-NNN)")
+    demo.set_defaults(run=_demo)
+
+    train = commands.add_parser("train", help="train one network into a run folder")
+    _add_network_options(train)
+    _add_data_options(train)
+    train.add_argument("--recipe", help="paper, short or demo (default: demo for the bundled images, else short)")
+    length = train.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=int, help="length of the training, in passes over the training images")
+    length.add_argument("--steps", type=int, help="length of the training, in mini-batches")
+    train.add_argument("--batch-size", type=int, help="images a mini-batch (default: the recipe's)")
+    train.add_argument("--precision", help="float32 (default), mixed_float16 or mixed_bfloat16")
+    train.add_argument("--seed", type=int, help="of weights, data order and augmentation (default: 0)")
+    where = train.add_mutually_exclusive_group()
+    where.add_argument("--out", type=Path, help="run folder (default: the next free one in runs/)")
+    where.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that was stopped")
+    train.set_defaults(run=_train)
+
+    evaluate = commands.add_parser("evaluate", help="measure the test error of a run again")
+    evaluate.add_argument("folder", type=Path, metavar="RUN")
+    evaluate.add_argument("--data-dir", help="where the run's data are, if they have moved")
+    evaluate.set_defaults(run=_evaluate)
+
+    info = commands.add_parser("info", help="parameters, multiply-adds and stages of a network")
+    info.add_argument("model", metavar="MODEL", help="a network's name, a .keras file or a run folder")
+    _add_network_options(info, with_name=False)
+    info.add_argument("--classes", type=int, help="number of classes")
+    info.add_argument("--image-size", type=int, help="pixels")
+    info.set_defaults(run=_info)
+    return main_parser
+
+
+def _add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> None:
+    group = to.add_argument_group("network")
+    if with_name:
+        group.add_argument("--model", help="cifar_resnet (default), preact_resnet50, postact_resnet18, …")
+    group.add_argument("--depth", type=int, help="weight layers: 6n+2 or 9n+2 for cifar_resnet (default: 20)")
+    group.add_argument("--placement", help="where the activations stand, Table 2 (default: full_preactivation)")
+    group.add_argument(
+        "--shortcut", help="h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
+    )
+    group.add_argument("--shape-change", help="projection (default) or option_a, where a unit changes the shape")
+    blocks = group.add_mutually_exclusive_group()
+    blocks.add_argument("--bottleneck", action="store_true", default=None, help="bottleneck blocks (depth 9n+2)")
+    blocks.add_argument("--basic", action="store_false", dest="bottleneck", help="basic blocks (depth 6n+2)")
+
+
+def _add_data_options(to: argparse.ArgumentParser) -> None:
+    group = to.add_argument_group("data")
+    group.add_argument("--dataset", help="bundled (default), folder, or a tensorflow-datasets name such as cifar10")
+    group.add_argument("--data-dir", help="folder of class folders, or tensorflow-datasets' data_dir")
+    group.add_argument("--image-size", type=int, help="pixels, where the images differ in size")
+
+
+# ---- commands -----------------------------------------------------------------------------------------------------
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from keras_preact.console import console, table
+    from keras_preact.training import RunConfig, compare, get_recipe, next_free_folder, orders
+
+    recipe = get_recipe("demo")
+    if options.steps is not None:
+        recipe = recipe.with_steps(options.steps)
+    config = RunConfig(options={"depth": options.depth}, recipe=recipe, precision=options.precision, seed=options.seed)
+    out = options.out or next_free_folder(RUNS, "demo")
+    folder = compare(orders(config), out, _progress)
+    record = folder.record()
+    rows = [
+        [
+            name.replace("_", " "),
+            f"{result['train_error']:.1f}",
+            f"{result['test_error']:.1f}",
+            f"{folder.open(folder.path / name).record()['seconds']:.0f}",
+        ]
+        for name, result in record["results"].items()
+    ]
+    console.print()
+    console.print(
+        table(
+            [f"ResNet-{options.depth}", "training error %", "test error %", "seconds"],
+            rows,
+            title="4,000 real CIFAR-10 images, 1,000 test images",
+        )
+    )
+    console.print(f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.")
+    console.print(
+        "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
+        f"  keras-preact demo --depth 56\n"
+        f"  keras-preact train --placement bn_after_addition\n"
+        f"  keras-preact info cifar_resnet --depth 1001\n"
+        f"  keras-preact evaluate {out / 'full_preactivation'}",
+        highlight=False,
+    )
+
+
+def _train(options: argparse.Namespace) -> None:
+    from keras_preact.console import console, table
+    from keras_preact.training import next_free_folder, resume, start
+
+    if options.resume is not None:
+        _refuse_changes(options)
+        folder = resume(options.resume, data_dir=options.data_dir, callbacks=_progress_of_run(options.resume))
+    else:
+        config, dataset = _config(options)
+        out = options.out or next_free_folder(RUNS, config.label)
+        folder = start(config, out, dataset=dataset, callbacks=_progress(config.label, config))
+    record = folder.record()
+    result = record["result"]
+    columns = ["", "training error %", "test error %", "seconds"]
+    row = [record["model"]["name"], *(f"{result[k]:.2f}" for k in ("train_error", "test_error"))]
+    console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
+    console.print(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
+
+
+def _config(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the configuration that the options ask for, and the data, which it needs to count epochs."""
+    import dataclasses
+
+    from keras_preact.data import load_dataset
+    from keras_preact.training import RunConfig, get_recipe
+
+    name = options.dataset or "bundled"
+    dataset = load_dataset(name, options.data_dir, options.image_size)
+    recipe = get_recipe(options.recipe or ("demo" if name == "bundled" else "short"))
+    if options.batch_size is not None:
+        if options.batch_size < 1:
+            raise InputError(f"--batch-size is {options.batch_size}; give at least 1")
+        recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
+    steps = options.steps
+    if options.epochs is not None:
+        steps = options.epochs * dataset.train.steps_per_epoch(recipe.batch_size)
+    if steps is not None:
+        recipe = recipe.with_steps(steps)
+    network = options.model or "cifar_resnet"
+    return RunConfig(
+        network=network,
+        options=_network_options(network, options),
+        dataset=name,
+        data_dir=options.data_dir,
+        image_size=options.image_size,
+        recipe=recipe,
+        precision=options.precision or "float32",
+        seed=options.seed or 0,
+    ), dataset
+
+
+def _network_options(network: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Return the network's arguments that were given, with the default depth of `cifar_resnet`."""
+    from keras_preact.layers import get_placement, get_shortcut
+
+    given = {
+        key: getattr(options, key)
+        for key in ("depth", "placement", "shortcut", "shape_change", "bottleneck")
+        if getattr(options, key) is not None
+    }
+    get_placement(given.get("placement", "original"))
+    get_shortcut(given.get("shortcut", "identity"))
+    if network == "cifar_resnet":
+        return {"depth": 20, "placement": "full_preactivation", **given}
+    fixed = {"depth", "placement", "bottleneck"} if network != "imagenet_resnet" else {"bottleneck"}
+    for key in sorted(fixed & given.keys()):
+        raise InputError(f"{network} has its {key} in its name; drop --{key}, or choose --model cifar_resnet")
+    return given
+
+
+def _refuse_changes(options: argparse.Namespace) -> None:
+    """A resumed run keeps its configuration: refuse options that would seem to change it."""
+    unchanging = {"command", "debug", "run", "resume", "out", "data_dir"}
+    for key, value in vars(options).items():
+        if key not in unchanging and value is not None:
+            raise InputError(f"a resumed run keeps its configuration; drop --{key.replace('_', '-')}")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from keras_preact.console import console, table
+    from keras_preact.training import RunFolder, evaluate
+
+    folder = RunFolder.open(options.folder)
+    record = folder.record()
+    names = list(record["runs"]) if record.get("kind") == "comparison" else [""]
+    rows = []
+    for name in names:
+        run = folder.open(folder.path / name)
+        measured = evaluate(run.path, data_dir=options.data_dir)
+        recorded = run.record()["result"]["test_error"]
+        rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
+    console.print(table(["", "test error %, now", "when trained"], rows))
+
+
+def _info(options: argparse.Namespace) -> None:
+    from keras_preact.console import console, table
+    from keras_preact.models.summary import summarize
+
+    summary = summarize(_model_to_inspect(options))
+    console.print(summary.title, highlight=False)
+    rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
+    console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
+
+
+def _model_to_inspect(options: argparse.Namespace) -> Any:
+    import keras
+
+    from keras_preact.models import NETWORKS, get_network
+    from keras_preact.training import RunFolder
+
+    path = Path(options.model)
+    if options.model not in NETWORKS and path.exists():
+        file = RunFolder.open(path).model_path if path.is_dir() else path
+        if not file.exists():
+            raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
+        try:
+            return keras.models.load_model(file)
+        except (ValueError, OSError, TypeError) as error:
+            raise InputError(f"{file} cannot be loaded as a Keras model: {str(error).splitlines()[0]}") from None
+    network = get_network(options.model)
+    arguments = _network_options(options.model, options)
+    if options.classes is not None:
+        arguments["classes"] = options.classes
+    if options.image_size is not None:
+        arguments["input_shape"] = (options.image_size, options.image_size, 3)
+    return network(**arguments)
+
+
+def _progress(name: str, config: Any) -> list[Any]:
+    from keras_preact.console import ProgressBar
+
+    return [ProgressBar(name.replace("_", " "), config.recipe.steps, config.recipe.batch_size)]
+
+
+def _progress_of_run(path: Path) -> list[Any]:
+    from keras_preact.training import RunConfig, RunFolder
+
+    config = RunFolder.open(path).record().get("config")
+    return _progress(path.name, RunConfig.from_dict(config)) if config else []
+
+
+# ---- errors -------------------------------------------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status.
+
+    >>> main(["info", "cifar_resnet", "--depth", "21"])
+    2
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        options = parser().parse_args(arguments)
+        options.run(options)
+    except SystemExit as error:  # --help
+        return int(error.code or 0)
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        return _say(error)
+    except KeyboardInterrupt:
+        print("keras-preact: stopped", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _say(error: Exception) -> int:
+    """Print one sentence about the error; return the exit status."""
+    stopped = getattr(error, "signal_number", None)
+    if isinstance(error, InputError):
+        message, status = f"error: {error}", 2
+    elif stopped is not None:
+        message, status = f"{error}; go on with `keras-preact train --resume RUN`", 128 + stopped
+    elif isinstance(error, OSError):
+        message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}", 1
+    else:
+        first_line = (str(error).splitlines() or [""])[0]
+        message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
+    print(f"keras-preact: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,126 @@
+"""The paper's preprocessing as layers of the model: on the device, saved with it, fed by uint8 batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.data.sources import Split
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class PerPixelMean(keras.layers.Layer):
+    """(x − mean) / scale, with one mean a pixel and channel.
+
+    Args:
+        scale: what the difference is divided by. Default 255, so that pixels from 0 to 255 give at most ±1; with batch
+            norm after the first convolution the function of the network does not depend on it.
+        **kwargs: as in `keras.layers.Layer`.
+
+    Input: (batch, height, width, channels), uint8 or float. Output: the same shape, in the compute dtype. The mean
+    is a weight, zero until `adapt`, not trained, saved with the model.
+
+    Example:
+
+    >>> layer = PerPixelMean()
+    >>> images = np.stack([np.full((4, 4, 3), 0, "uint8"), np.full((4, 4, 3), 255, "uint8")])
+    >>> layer.adapt(images)
+    >>> np.array(layer(images))[:, 0, 0, 0].tolist()
+    [-0.5, 0.5]
+    """
+
+    def __init__(self, scale: float = 255.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = float(scale)
+
+    def build(self, input_shape: Any) -> None:
+        self.mean = self.add_weight(
+            shape=tuple(input_shape[1:]), initializer="zeros", trainable=False, autocast=False, name="mean"
+        )
+        super().build(input_shape)
+
+    def adapt(self, images: Any) -> None:
+        """Take the mean over the images, an array (n, height, width, channels) or a `Split`: the training images'."""
+        split_mean = images.mean() if isinstance(images, Split) else np.asarray(images).mean(0, dtype=np.float64)
+        if not self.built:
+            self.build((None, *split_mean.shape))
+        self.mean.assign(split_mean.astype(np.float32))
+
+    def call(self, x: Any) -> Any:
+        difference = ops.cast(x, "float32") - ops.convert_to_tensor(self.mean)
+        return ops.cast(difference / self.scale, self.compute_dtype)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class PadCropFlip(keras.layers.Layer):
+    """In training: pad with zeros, crop at random to the size before, flip left to right with probability ½.
+
+    The paper's augmentation, drawn for each image by itself. Put it after the mean is subtracted: the zeros are
+    then the mean, as in the authors' code, not black. At inference it does nothing.
+
+    Args:
+        padding: pixels on each side. Default 4.
+        seed: of the draws; their state is a variable that is saved with the model. Default: Keras's seed.
+        data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
+        **kwargs: as in `keras.layers.Layer`.
+
+    Input and output: images (batch, height, width, channels), in the compute dtype.
+
+    Example:
+
+    >>> x = np.arange(16.0, dtype="float32").reshape(1, 4, 4, 1)
+    >>> layer = PadCropFlip(padding=1, seed=0)
+    >>> bool((np.array(layer(x)) == x).all()), tuple(layer(x, training=True).shape)
+    (True, (1, 4, 4, 1))
+    """
+
+    def __init__(
+        self, padding: int = 4, seed: int | None = None, data_format: str | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.padding = int(padding)
+        self.seed = seed
+        self.data_format = data_format or keras.config.image_data_format()
+        self.generator = keras.random.SeedGenerator(seed)
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        if not training:
+            return x
+        if self.data_format == "channels_first":
+            return ops.transpose(self._augment(ops.transpose(x, (0, 2, 3, 1))), (0, 3, 1, 2))
+        return self._augment(x)
+
+    def _augment(self, x: Any) -> Any:
+        """Gather all pixels at once from the padded images, at positions computed for each image."""
+        pad, (height, width, channels) = self.padding, x.shape[1:]
+        batch = ops.shape(x)[0]
+        offsets = keras.random.randint((2, batch), 0, 2 * pad + 1, seed=self.generator)
+        flips = keras.random.randint((batch, 1), 0, 2, seed=self.generator)
+        columns = ops.expand_dims(ops.arange(width), 0)
+        columns = columns + flips * (width - 1 - 2 * columns) + offsets[1][:, None]
+        rows = ops.expand_dims(ops.arange(height), 0) + offsets[0][:, None]
+        padded_height, padded_width = height + 2 * pad, width + 2 * pad
+        images = ops.expand_dims(ops.arange(batch), 1) * padded_height
+        positions = (images + rows)[:, :, None] * padded_width + columns[:, None, :]
+        padded = ops.pad(x, [(0, 0), (pad, pad), (pad, pad), (0, 0)])
+        return ops.take(ops.reshape(padded, (-1, channels)), positions, axis=0)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "padding": self.padding,
+            "seed": self.seed,
+            "data_format": self.data_format,
+        }

@@ -1,0 +1,343 @@
+"""Data sets: arrays, the bundled images, folders of class folders, and any set of tensorflow-datasets."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from keras_preact.data.batches import TestBatches, TrainBatches, as_labels, steps_per_epoch
+from keras_preact.errors import InputError
+
+CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
+TEST_FOLDERS = ("test", "val", "validation")
+
+
+class Split(ABC):
+    """Training or test images with their labels.
+
+    Attributes:
+        labels: int32 (n,).
+        image_shape: (height, width, channels).
+    """
+
+    labels: np.ndarray
+    image_shape: tuple[int, int, int]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return images uint8 (b, height, width, channels) and labels int32 (b,) at these indices."""
+
+    @abstractmethod
+    def update_hash(self, digest: Any) -> None:
+        """Feed to a hashlib object what tells this split from another."""
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Return the number of whole batches in an epoch; InputError where there is none."""
+        return steps_per_epoch(len(self), batch_size)
+
+    def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Any:
+        """Return endless shuffled batches for `model.fit`, from a step of the run on."""
+        return TrainBatches(self, batch_size, seed, first_step)
+
+    def test_batches(self, batch_size: int) -> Any:
+        """Return every image once, in batches, for `model.evaluate`."""
+        return TestBatches(self, batch_size)
+
+    def mean(self) -> np.ndarray:
+        """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
+        total = np.zeros(self.image_shape, np.float64)
+        for start in range(0, len(self), 1024):
+            total += self.batch(np.arange(start, min(start + 1024, len(self))))[0].sum(0, dtype=np.float64)
+        return (total / len(self)).astype(np.float32)
+
+
+class ArraySplit(Split):
+    """Images in memory.
+
+    Args:
+        images: uint8 (n, height, width, channels), pixels 0 to 255.
+        labels: integers (n,) or (n, 1).
+
+    Raises:
+        InputError: another shape or dtype, no images, or not one label an image.
+
+    Example:
+
+    >>> split = ArraySplit(np.zeros((5, 8, 8, 3), "uint8"), [0, 1, 0, 1, 0])
+    >>> len(split), split.image_shape
+    (5, (8, 8, 3))
+    """
+
+    def __init__(self, images: Any, labels: Any) -> None:
+        images = np.asarray(images)
+        if images.ndim != 4:
+            raise InputError(f"images of shape {images.shape} are not (number, height, width, channels); reshape them")
+        if images.dtype != np.uint8:
+            raise InputError(f"images of dtype {images.dtype} are not uint8; give pixels from 0 to 255 as uint8")
+        self.images = images
+        self.labels = as_labels(labels)
+        if len(self.images) != len(self.labels):
+            raise InputError(f"{len(images)} images have {len(self.labels)} labels; give one label an image")
+        self.image_shape = tuple(int(size) for size in images.shape[1:])  # type: ignore[assignment]
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.images[indices], self.labels[indices]
+
+    def update_hash(self, digest: Any) -> None:
+        digest.update(np.ascontiguousarray(self.images))
+        digest.update(self.labels)
+
+
+class FolderSplit(Split):
+    """Image files, read when they are needed: the short side brought to `image_size`, the middle cut out.
+
+    Args:
+        root: the folder that names in messages and in the fingerprint are relative to.
+        paths: the files.
+        labels: integers (n,).
+        image_size: pixels, height and width.
+    """
+
+    def __init__(self, root: Path, paths: Sequence[Path], labels: Any, image_size: int) -> None:
+        self.root = root
+        self.paths = list(paths)
+        self.labels = as_labels(labels)
+        self.image_shape = (image_size, image_size, 3)
+        self._pool = ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
+        return np.stack(images), self.labels[indices]
+
+    def _read(self, path: Path) -> np.ndarray:
+        size = self.image_shape[0]
+        try:
+            with Image.open(path) as file:
+                image = file.convert("RGB")
+        except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+            name = path.relative_to(self.root)
+            raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
+        scale = size / min(image.size)
+        width, height = (max(size, round(length * scale)) for length in image.size)
+        if (width, height) != image.size:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        left, top = (width - size) // 2, (height - size) // 2
+        return np.asarray(image)[top : top + size, left : left + size]
+
+    def update_hash(self, digest: Any) -> None:
+        for path, label in zip(self.paths, self.labels, strict=True):
+            digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
+
+
+@dataclass(frozen=True)
+class ImageDataset:
+    """Training and test images of the same shape and classes.
+
+    Attributes:
+        name: for run.json and messages.
+        train: training images.
+        test: test images, which training never sees.
+        class_names: one a class, in the order of the labels.
+
+    Raises:
+        InputError: a label without a class, a class without training images, shapes that differ, an empty split.
+
+    Example:
+
+    >>> bundled = bundled_cifar10()
+    >>> len(bundled.train), len(bundled.test), bundled.image_shape, bundled.classes
+    (4000, 1000, (32, 32, 3), 10)
+    """
+
+    name: str
+    train: Split
+    test: Split
+    class_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.classes < 2:
+            raise InputError(f"{self.name} has {self.classes} class; classification takes at least 2")
+        for what, split in (("training", self.train), ("test", self.test)):
+            if len(split) == 0:
+                raise InputError(f"{self.name} has no {what} images; give at least one")
+            low, high = int(split.labels.min()), int(split.labels.max())
+            if low < 0 or high >= self.classes:
+                wrong = low if low < 0 else high
+                raise InputError(
+                    f"a {what} label of {self.name} is {wrong}, but its {self.classes} classes are numbered 0 to "
+                    f"{self.classes - 1}; correct the labels or name all classes"
+                )
+        if self.train.image_shape != self.test.image_shape:
+            raise InputError(
+                f"training images of {self.name} are {self.train.image_shape}, test images {self.test.image_shape}; "
+                "bring them to one shape"
+            )
+        for label in np.flatnonzero(np.bincount(self.train.labels, minlength=self.classes) == 0):
+            raise InputError(
+                f"the class {self.class_names[label]} of {self.name} has no training image; add or drop it"
+            )
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(height, width, channels)."""
+        return self.train.image_shape
+
+    def fingerprint(self) -> str:
+        """Return a SHA-256 that tells these data from others: of pixels and labels, or of file names and sizes."""
+        digest = hashlib.sha256(repr((self.class_names, self.image_shape)).encode())
+        self.train.update_hash(digest)
+        self.test.update_hash(digest)
+        return digest.hexdigest()
+
+
+def from_arrays(
+    x_train: Any,
+    y_train: Any,
+    x_test: Any,
+    y_test: Any,
+    class_names: Sequence[str] | None = None,
+    name: str = "arrays",
+) -> ImageDataset:
+    """Return a data set of arrays in memory.
+
+    Args:
+        x_train, x_test: images, uint8 (n, height, width, channels).
+        y_train, y_test: labels, integers (n,) or (n, 1).
+        class_names: default the numbers from 0 to the largest training label.
+        name: for run.json and messages.
+
+    Raises:
+        InputError: see `ArraySplit` and `ImageDataset`.
+
+    Example:
+
+    >>> x, y = np.zeros((6, 8, 8, 3), "uint8"), [0, 1, 2, 0, 1, 2]
+    >>> from_arrays(x, y, x, y).class_names
+    ('0', '1', '2')
+    """
+    train, test = ArraySplit(x_train, y_train), ArraySplit(x_test, y_test)
+    if class_names is None:
+        class_names = [str(label) for label in range(int(train.labels.max(initial=-1)) + 1)]
+    return ImageDataset(name, train, test, tuple(class_names))
+
+
+@functools.cache
+def bundled_cifar10() -> ImageDataset:
+    """Return the bundled part of CIFAR-10: the first 400 training and 100 test images of each class.
+
+    Needs no network, no TensorFlow. For demonstrations and tests: an error measured on it is not CIFAR-10's.
+    """
+    folder = Path(__file__).parent / "bundled"
+    labels = json.loads((folder / "labels.json").read_text())
+    splits = {}
+    for split in ("train", "test"):
+        mosaics = []
+        for path in sorted(folder.glob(f"{split}-*.png")):
+            with Image.open(path) as file:
+                mosaics.append(_tiles(np.asarray(file), size=32))
+        splits[split] = ArraySplit(np.concatenate(mosaics), [int(label) for label in labels[split]])
+    return ImageDataset("bundled", splits["train"], splits["test"], CIFAR10_CLASSES)
+
+
+def _tiles(mosaic: np.ndarray, size: int) -> np.ndarray:
+    """Cut a mosaic into its square images, row by row."""
+    rows, columns, channels = mosaic.shape[0] // size, mosaic.shape[1] // size, mosaic.shape[2]
+    tiles = mosaic.reshape(rows, size, columns, size, channels).transpose(0, 2, 1, 3, 4)
+    return tiles.reshape(rows * columns, size, size, channels)
+
+
+def from_folder(directory: str | Path, image_size: int | None = None) -> ImageDataset:
+    """Return the images of a folder of class folders.
+
+    Args:
+        directory: holds `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`); most image formats.
+        image_size: pixels; images are scaled to it by their short side and cut to a square. Default 32.
+
+    Raises:
+        InputError: a folder is missing or empty, or the classes of the two differ.
+    """
+    root = Path(directory)
+    if not root.is_dir():
+        raise InputError(f"there is no folder {directory}; name one that holds train/CLASS/ and test/CLASS/")
+    test_name = next((name for name in TEST_FOLDERS if (root / name).is_dir()), None)
+    if not (root / "train").is_dir() or test_name is None:
+        raise InputError(f"{directory} has no train/ or no test/ folder; put the class folders into those two")
+    names = _class_folders(root / "train")
+    if names != (others := _class_folders(root / test_name)):
+        differing = ", ".join(sorted(set(names) ^ set(others)))
+        raise InputError(
+            f"train/ and {test_name}/ in {directory} differ in the classes {differing}; give both the same"
+        )
+    size = 32 if image_size is None else image_size
+    if size < 8:
+        raise InputError(f"the image size is {size}; give at least 8 pixels")
+    splits = []
+    for split in ("train", test_name):
+        files = [(path, label) for label, name in enumerate(names) for path in _images(root / split / name)]
+        splits.append(FolderSplit(root, [path for path, _ in files], [label for _, label in files], size))
+    return ImageDataset(root.name, splits[0], splits[1], tuple(names))
+
+
+def _class_folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    files = [path for path in files if not path.name.startswith(".")]
+    if not files:
+        raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no image; add some or remove it")
+    return files
+
+
+def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int | None = None) -> ImageDataset:
+    """Return a data set by name.
+
+    Args:
+        name: `"bundled"`, `"folder"` (with `data_dir`), or a classification set of tensorflow-datasets.
+        data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
+        image_size: pixels, where the images differ in size.
+
+    Raises:
+        InputError: there is no such set, it is missing, or half written.
+
+    Example:
+
+    >>> load_dataset("bundled").name
+    'bundled'
+    """
+    if name == "bundled":
+        return bundled_cifar10()
+    if name == "folder":
+        if data_dir is None:
+            raise InputError("--dataset folder needs --data-dir, a folder that holds train/CLASS/ and test/CLASS/")
+        return from_folder(data_dir, image_size)
+    from keras_preact.data.streams import from_tfds
+
+    return from_tfds(name, data_dir, image_size)
+
+
+def nearest_names(name: str, known: Sequence[str]) -> str:
+    """Return a remark that names the data sets meant, perhaps."""
+    close = difflib.get_close_matches(name, [*known, "bundled", "folder"], n=3)
+    return f" (did you mean {', '.join(close)}?)" if close else ""

@@ -1,0 +1,246 @@
+"""tensorflow-datasets: small sets into memory, large ones and those of images of any size as streams.
+
+The one module of the package that imports tensorflow-datasets and tf.data, when a function of it is called.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_preact.data.sources import ArraySplit, ImageDataset, Split, nearest_names
+from keras_preact.errors import InputError
+
+IN_MEMORY_BYTES = 2 * 2**30
+"""Sets of images of one size, below this many bytes, are read into memory as a whole."""
+SHUFFLE_BUFFER = 10_000
+SCALES = (256 / 224, 480 / 224)
+"""Short side of a training image before the crop, over the crop: the paper's scale jitter, 256 to 480 for 224."""
+
+
+def from_tfds(
+    name: str, data_dir: str | Path | None = None, image_size: int | None = None, download: bool = True
+) -> ImageDataset:
+    """Return a classification set of tensorflow-datasets.
+
+    Args:
+        name: as in `tfds.load`, for example `"cifar10"`, `"cifar100"`, `"imagenet2012"`.
+        data_dir: where it is, or will be, prepared; default tensorflow-datasets' own place.
+        image_size: pixels; needed where the images differ in size, and refused where they do not.
+        download: whether a set that is not there may be downloaded. Never where it is there.
+
+    Returns:
+        The set, its test images those of `test`, or of `validation` where the test labels are not published.
+
+    Raises:
+        InputError: not installed, no such set, not there and not to be had, half written, no images with labels.
+    """
+    for module in ("tensorflow", "tensorflow_datasets"):
+        if importlib.util.find_spec(module) is None:
+            raise InputError(
+                f"the data set {name!r} needs {module}, which is not installed; install it, or use "
+                "'bundled' or 'folder'"
+            )
+    builder = _prepared_builder(name, data_dir, download)
+    splits = _split_names(builder, name)
+    image = builder.info.features["image"]
+    class_names = tuple(builder.info.features["label"].names)
+    height, width, channels = image.shape
+    images = sum(builder.info.splits[split].num_examples for split in splits)
+    if None not in image.shape and images * height * width * channels < IN_MEMORY_BYTES:
+        if image_size not in (None, height):
+            raise InputError(f"the images of {name} are all {height}×{width}; leave out the image size")
+        train, test = (_in_memory(builder, split) for split in splits)
+    else:
+        if image_size is None:
+            raise InputError(
+                f"the images of {name} differ in size or are too many for memory; give --image-size, for example 224"
+            )
+        train, test = (_Stream(builder, split, image_size) for split in splits)
+    return ImageDataset(name, train, test, class_names)
+
+
+def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) -> Any:
+    import tensorflow_datasets as tfds
+
+    tfds.disable_progress_bar()
+    where = {} if data_dir is None else {"data_dir": str(data_dir)}
+    try:
+        builder = tfds.builder(name, **where)
+    except tfds.core.DatasetNotFoundError:
+        near = nearest_names(name, tfds.list_builders(with_community_datasets=False))
+        raise InputError(
+            f"there is no data set {name!r}{near}; give 'bundled', 'folder' or a name of tensorflow-datasets"
+        ) from None
+    except Exception as error:
+        raise InputError(
+            f"the data set {name} in {data_dir} cannot be opened ({_first_line(error)}); remove its "
+            "folder and prepare it again"
+        ) from None
+    if not builder.is_prepared():
+        if _has_remains(builder):
+            raise InputError(
+                f"the data set {name} in {data_dir or 'the default data_dir'} is only half written; "
+                "remove its folder and prepare it again"
+            )
+        if not download:
+            raise InputError(f"the data set {name} is not prepared in {data_dir or 'the default data_dir'}")
+        try:
+            builder.download_and_prepare()
+        except Exception as error:
+            raise InputError(
+                f"the data set {name} is not prepared in {data_dir or 'the default data_dir'} and cannot "
+                f"be downloaded ({_first_line(error)}); prepare it with tensorflow-datasets and name its "
+                "folder by --data-dir"
+            ) from None
+    _check_files(builder, name)
+    return builder
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+
+
+def _has_remains(builder: Any) -> bool:
+    """Whether a preparation was broken off: files of the set, without the description that is written last."""
+    folder = Path(builder.data_path)
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _check_files(builder: Any, name: str) -> None:
+    """Refuse a set of which a file is missing or empty: reading it would fail much later, or train on less."""
+    for split in builder.info.splits.values():
+        for path in split.filepaths:
+            file = Path(path)
+            if not file.is_file() or file.stat().st_size == 0:
+                raise InputError(
+                    f"the data set {name} is only half written: {file.name} is missing or empty; remove "
+                    "its folder and prepare it again"
+                )
+
+
+def _split_names(builder: Any, name: str) -> tuple[str, str]:
+    """Return the names of the training and the test split.
+
+    Raises:
+        InputError: the set has no labelled images, no training split, or nothing to test on.
+    """
+    features = builder.info.features
+    if not hasattr(features, "keys") or not {"image", "label"} <= set(features.keys()):
+        raise InputError(f"the data set {name} is not one of images with one label each; choose another")
+    found = set(builder.info.splits)
+    # The test labels of ImageNet are not published: there, and where there is no test split, validation is the test.
+    test = "validation" if name.startswith("imagenet") or "test" not in found else "test"
+    if not {"train", test} <= found:
+        raise InputError(f"the data set {name} has the splits {', '.join(sorted(found))}, not train and test")
+    return "train", test
+
+
+def _read_in_order(builder: Any, split: str, **options: Any) -> Any:
+    import tensorflow_datasets as tfds
+
+    read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False, add_tfds_id=False)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=read, **options)
+
+
+def _in_memory(builder: Any, split: str) -> ArraySplit:
+    import tensorflow_datasets as tfds
+
+    try:
+        batches = list(tfds.as_numpy(_read_in_order(builder, split, batch_size=4096)))
+    except Exception as error:
+        raise InputError(
+            f"the data set {builder.name} cannot be read ({_first_line(error)}); remove its folder and prepare it again"
+        ) from None
+    images = np.concatenate([batch["image"] for batch in batches])
+    return ArraySplit(images, np.concatenate([batch["label"] for batch in batches]))
+
+
+class _Stream(Split):
+    """A split that is read, decoded and cropped as it goes; the order is a function of (seed, epoch).
+
+    Training images: short side scaled at random (`SCALES`), random crop. Test images: short side scaled to the
+    smaller of `SCALES`, centre crop. Flip and mean are the model's.
+    """
+
+    def __init__(self, builder: Any, split: str, image_size: int) -> None:
+        self.builder = builder
+        self.split = split
+        self.image_shape = (image_size, image_size, builder.info.features["image"].shape[-1] or 3)
+        # The labels alone, without decoding an image.
+        import tensorflow_datasets as tfds
+
+        skip = {"image": tfds.decode.SkipDecoding()}
+        labels = _read_in_order(builder, split, decoders=skip).map(lambda example: example["label"]).batch(65_536)
+        self.labels = np.concatenate(list(tfds.as_numpy(labels))).astype(np.int32)
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        raise InputError(f"the images of {self.builder.name} are read as a stream and have no order to index")
+
+    def update_hash(self, digest: Any) -> None:
+        info = self.builder.info
+        digest.update(f"{info.full_name} {self.split} {len(self)} {self.image_shape}".encode())
+        digest.update(self.labels)
+
+    def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Any:
+        import tensorflow as tf
+
+        steps = self.steps_per_epoch(batch_size)
+        first_epoch, skipped = divmod(first_step, steps)
+
+        def epoch(number: Any) -> Any:
+            data = _read_in_order(self.builder, self.split)
+            data = data.shuffle(SHUFFLE_BUFFER, seed=seed + number, reshuffle_each_iteration=False).enumerate()
+            data = data.map(lambda i, example: self._train_image(example, (seed, number, i)), tf.data.AUTOTUNE)
+            return data.batch(batch_size, drop_remainder=True)
+
+        epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int32).max)
+        return epochs.flat_map(epoch).skip(skipped).prefetch(tf.data.AUTOTUNE)
+
+    def test_batches(self, batch_size: int) -> Any:
+        import tensorflow as tf
+
+        data = _read_in_order(self.builder, self.split).map(self._test_image, tf.data.AUTOTUNE)
+        return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
+
+    def mean(self) -> np.ndarray:
+        """Return the mean of the first 10,000 training images' centres, at every pixel the same, as for ImageNet."""
+        data = _read_in_order(self.builder, self.split).take(10_000).map(self._test_image)
+        total = sum(np.asarray(image, np.float64).mean((0, 1)) for image, _ in data.as_numpy_iterator())
+        count = min(10_000, len(self))
+        return np.broadcast_to(np.asarray(total) / count, self.image_shape).astype(np.float32)
+
+    def _scaled(self, image: Any, scale: Any) -> Any:
+        """Return the image with its short side `scale` times the crop's."""
+        import tensorflow as tf
+
+        size = tf.cast(tf.shape(image)[:2], tf.float32)
+        factor = scale * self.image_shape[0] / tf.reduce_min(size)
+        target = tf.maximum(tf.cast(tf.round(size * factor), tf.int32), self.image_shape[0])
+        return tf.image.resize(image, target, antialias=True)
+
+    def _train_image(self, example: Any, identity: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+        import tensorflow as tf
+
+        seed, epoch, index = (tf.cast(part, tf.int32) for part in identity)
+        key = tf.stack([seed + epoch * 1_000_003, index])
+        scale = tf.random.stateless_uniform([], key, *SCALES)
+        image = self._scaled(example["image"], scale)
+        image = tf.image.stateless_random_crop(image, self.image_shape, key + 1)
+        return _as_uint8(image), example["label"]
+
+    def _test_image(self, example: Any) -> tuple[Any, Any]:
+        import tensorflow as tf
+
+        image = self._scaled(example["image"], SCALES[0])
+        image = tf.image.resize_with_crop_or_pad(image, *self.image_shape[:2])
+        return _as_uint8(tf.ensure_shape(image, self.image_shape)), example["label"]
+
+
+def _as_uint8(image: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(tf.clip_by_value(tf.round(image), 0.0, 255.0), tf.uint8)

@@ -1,0 +1,27 @@
+"""Training: the paper's recipe as data, the trainer, checkpoints, run folders."""
+
+from keras_preact.training.checkpoints import Checkpoint
+from keras_preact.training.comparison import compare, orders
+from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
+from keras_preact.training.runs import RunFolder, next_free_folder
+from keras_preact.training.trainer import PRECISIONS, Interrupted, RunConfig, evaluate, resume, start
+
+__all__ = [
+    "PRECISIONS",
+    "RECIPES",
+    "Checkpoint",
+    "CosineSchedule",
+    "CoupledSGD",
+    "Interrupted",
+    "Recipe",
+    "RunConfig",
+    "RunFolder",
+    "StepSchedule",
+    "compare",
+    "evaluate",
+    "get_recipe",
+    "next_free_folder",
+    "orders",
+    "resume",
+    "start",
+]

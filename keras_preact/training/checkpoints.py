@@ -1,0 +1,125 @@
+"""Checkpoints: every variable of a training run in one file that is there whole or not at all.
+
+Keras's own do not do here: `BackupAndRestore` is exact at the ends of epochs alone, weights files leave out the
+random state of dropout and augmentation, and both are written in place, so that a full disk or a kill leaves a
+stub where the last good file was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preact.errors import InputError
+
+KEPT = 2
+"""Checkpoints kept: the newest, and the one before it."""
+
+
+class Checkpoint:
+    """The state of a training run in a folder: model, optimizer, metrics, and the number of steps done.
+
+    The order of the data is a function of seed and step, so the step is all that is kept of it.
+
+    Args:
+        folder: where the files stand; made when first needed.
+        model: a compiled model with a built optimizer.
+
+    Example:
+
+    >>> import tempfile
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile("sgd", "mse")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checkpoint = Checkpoint(Path(folder), model)
+    ...     _ = checkpoint.save(step=7)
+    ...     checkpoint.restore()
+    7
+    """
+
+    def __init__(self, folder: Path, model: keras.Model) -> None:
+        self.folder = Path(folder)
+        self.model = model
+
+    def variables(self) -> list[Any]:
+        """Return every variable of the run once, in an order that depends on the model alone."""
+        candidates = [*self.model.variables, *self.model.optimizer.variables, *self.model.metrics_variables]
+        return list({id(variable): variable for variable in candidates}.values())
+
+    def save(self, step: int) -> Path:
+        """Write the state after `step` steps; return the file.
+
+        Written aside, flushed, renamed: at every instant the folder holds a whole checkpoint, if it ever held one.
+
+        Raises:
+            OSError: the disk is full or the folder read-only; the checkpoints before are as they were.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        arrays: Any = {f"{i:05d}": np.asarray(variable.value) for i, variable in enumerate(self.variables())}
+        about = {"step": step, "names": [variable.name for variable in self.variables()]}
+        path = self.folder / f"step-{step:09d}.npz"
+        aside = path.with_suffix(".partial")
+        try:
+            with open(aside, "wb") as file:
+                np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        os.replace(aside, path)
+        _flush_folder(self.folder)
+        for old in self.files()[:-KEPT]:
+            old.unlink()
+        return path
+
+    def files(self) -> list[Path]:
+        """Return the checkpoint files, oldest first."""
+        return sorted(self.folder.glob("step-*.npz"))
+
+    def restore(self) -> int:
+        """Load the newest checkpoint that is whole; return its step, or 0 where there is none.
+
+        Raises:
+            InputError: a checkpoint of another network, or checkpoints of which none can be read.
+        """
+        files = self.files()
+        for path in reversed(files):
+            try:
+                with np.load(path, allow_pickle=False) as data:
+                    contents = {key: data[key] for key in data.files}
+            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+                continue  # cut short or altered: the one before it is whole
+            return self._assign(path, contents)
+        if files:
+            raise InputError(f"no checkpoint in {self.folder} can be read; start the run again in another folder")
+        return 0
+
+    def _assign(self, path: Path, contents: dict[str, np.ndarray]) -> int:
+        about = json.loads(contents.pop("about").tobytes())
+        variables = self.variables()
+        arrays = [contents[key] for key in sorted(contents)]
+        names = [variable.name for variable in variables]
+        if about["names"] != names or [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
+            raise InputError(
+                f"the checkpoint {path.name} belongs to another network or optimizer; resume with the run's own "
+                "configuration"
+            )
+        for variable, array in zip(variables, arrays, strict=True):
+            variable.assign(array)
+        return int(about["step"])
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the rename itself survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,216 @@
+"""What the paper did, as data: batch size, schedule, optimizer, augmentation."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from keras_preact.errors import InputError, check_choice
+
+DECAYS = ("all", "kernels")
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class CoupledSGD(keras.optimizers.SGD):
+    """SGD with momentum whose weight decay is part of the gradient: g ← g + λw, then v ← μv − ηg, w ← w + v.
+
+    This is the paper's weight decay (and Caffe's, and PyTorch's `SGD`), the gradient of ½λ‖w‖². Keras's own
+    `weight_decay` subtracts ηλw from the weights beside the momentum ("decoupled"): another optimizer. An L2
+    penalty of Keras, λ‖w‖² without the ½, would decay twice as fast, and would stand in the loss that is reported.
+
+    Args:
+        learning_rate: η, a number or a schedule. Default 0.1.
+        momentum: μ. Default 0.9.
+        decay: λ. Default 1e-4.
+        decays: `"all"` (default) trainable variables, batch norm's scale and offset and the biases included, as in
+            the authors' Torch code; or `"kernels"` of convolutions and dense layers alone.
+        nesterov: whether the step looks ahead. Default `False`.
+        **kwargs: as in `keras.optimizers.SGD`.
+
+    Example: one step from w = 2 with gradient 1, η = 0.5, λ = 0.1.
+
+    >>> w = keras.Variable([2.0], name="kernel")
+    >>> CoupledSGD(0.5, momentum=0.0, decay=0.1).apply([keras.ops.array([1.0])], [w])
+    >>> round(float(w[0]), 6)  # 2 - 0.5 (1 + 0.1 * 2)
+    1.4
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.1,
+        momentum: float = 0.9,
+        decay: float = 1e-4,
+        decays: str = "all",
+        nesterov: bool = False,
+        name: str = "coupled_sgd",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
+        self.decay = float(decay)
+        self.decays = check_choice("choice of decayed variables", decays, DECAYS)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        if self.decay and (self.decays == "all" or variable.name == "kernel"):
+            gradient = gradient + self.decay * keras.ops.cast(variable, gradient.dtype)
+        super().update_step(gradient, variable, learning_rate)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "decay": self.decay, "decays": self.decays}
+
+
+@dataclass(frozen=True)
+class StepSchedule:
+    """A constant learning rate, divided at given steps, with a constant warm-up: the paper's.
+
+    Attributes:
+        learning_rate: after the warm-up.
+        drops: steps at which it is divided by 10.
+        warmup_learning_rate: during the warm-up.
+        warmup_steps: length of the warm-up.
+    """
+
+    learning_rate: float = 0.1
+    drops: tuple[int, ...] = (32_000, 48_000)
+    warmup_learning_rate: float = 0.01
+    warmup_steps: int = 400
+
+    def scaled(self, factor: float) -> StepSchedule:
+        """Return the schedule with every length multiplied by `factor`."""
+        drops = tuple(round(drop * factor) for drop in self.drops)
+        return dataclasses.replace(self, drops=drops, warmup_steps=round(self.warmup_steps * factor))
+
+    def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
+        """Return the learning rate as a function of the step (0, 1, …); `steps` is not needed here."""
+        # Keras's boundary is the last step that still has the value before it.
+        boundaries = [*([self.warmup_steps] if self.warmup_steps else []), *self.drops]
+        rates = [self.learning_rate / 10**k for k in range(len(self.drops) + 1)]
+        values = [*([self.warmup_learning_rate] if self.warmup_steps else []), *rates]
+        return keras.optimizers.schedules.PiecewiseConstantDecay([b - 1 for b in boundaries], values)
+
+
+@dataclass(frozen=True)
+class CosineSchedule:
+    """A linear warm-up from 0, then half a cosine down to 0 at the last step: for short runs.
+
+    Attributes:
+        learning_rate: at the end of the warm-up.
+        warmup_steps: length of the warm-up.
+    """
+
+    learning_rate: float = 0.1
+    warmup_steps: int = 200
+
+    def scaled(self, factor: float) -> CosineSchedule:
+        """Return the schedule with the warm-up's length multiplied by `factor`."""
+        return dataclasses.replace(self, warmup_steps=round(self.warmup_steps * factor))
+
+    def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
+        """Return the learning rate as a function of the step (0, 1, …, `steps` − 1)."""
+        warmup = min(self.warmup_steps, steps - 1)
+        if warmup < 1:
+            return keras.optimizers.schedules.CosineDecay(self.learning_rate, max(steps, 1))
+        return keras.optimizers.schedules.CosineDecay(
+            0.0, max(steps - warmup, 1), warmup_target=self.learning_rate, warmup_steps=warmup
+        )
+
+
+SCHEDULES: dict[str, type[StepSchedule] | type[CosineSchedule]] = {
+    "steps": StepSchedule,
+    "cosine": CosineSchedule,
+}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a network is trained.
+
+    Attributes:
+        name: the name that `--recipe` takes.
+        steps: length of the training, in mini-batches.
+        batch_size: images a mini-batch.
+        schedule: the learning rate.
+        momentum: of SGD.
+        nesterov: whether the momentum looks ahead.
+        weight_decay: λ of `CoupledSGD`: part of the gradient.
+        decays: which variables decay.
+        augment: pad by 4 pixels, random crop, random horizontal flip.
+        per_pixel_mean: subtract the training images' mean at each pixel.
+    """
+
+    name: str
+    steps: int
+    batch_size: int = 128
+    schedule: StepSchedule | CosineSchedule = StepSchedule()
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 1e-4
+    decays: str = "all"
+    augment: bool = True
+    per_pixel_mean: bool = True
+
+    def with_steps(self, steps: int) -> Recipe:
+        """Return the recipe for another length; warm-up and drops keep their share of it.
+
+        >>> RECIPES["paper"].with_steps(6400).schedule.drops
+        (3200, 4800)
+        """
+        if steps < 1:
+            raise InputError(f"the number of training steps is {steps}; give at least 1")
+        schedule = self.schedule.scaled(steps / self.steps)
+        return dataclasses.replace(self, steps=steps, schedule=schedule)
+
+    def optimizer(self) -> CoupledSGD:
+        """Return a new optimizer with the recipe's schedule."""
+        return CoupledSGD(
+            self.schedule.to_keras(self.steps),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            decay=self.weight_decay,
+            decays=self.decays,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the recipe as plain data, for `run.json`."""
+        schedule = {"kind": next(k for k, kind in SCHEDULES.items() if isinstance(self.schedule, kind))}
+        return {**dataclasses.asdict(self), "schedule": {**schedule, **dataclasses.asdict(self.schedule)}}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Recipe:
+        """Return the recipe that `to_dict` wrote.
+
+        >>> Recipe.from_dict(RECIPES["paper"].to_dict()) == RECIPES["paper"]
+        True
+        """
+        schedule = dict(data["schedule"])
+        kind = SCHEDULES[schedule.pop("kind")]
+        fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in schedule.items()}
+        return cls(**{**data, "schedule": kind(**fields)})
+
+
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        # Appendix of the paper: 64k steps of 128 images; 0.1, divided by 10 at 32k and 48k, 0.01 for the first 400.
+        Recipe("paper", steps=64_000),
+        # 40 epochs of CIFAR-10: half an hour for a ResNet-20 on two cores. So few steps want a rate that falls all
+        # the way, and the stronger decay that is common with it.
+        Recipe("short", steps=15_600, schedule=CosineSchedule(0.1, warmup_steps=400), weight_decay=5e-4),
+        # The bundled 4,000 images, 15 times: a minute a network. Small batches, because steps are what is scarce.
+        Recipe("demo", steps=930, batch_size=64, schedule=CosineSchedule(0.1, warmup_steps=60), weight_decay=5e-4),
+    )
+}
+
+
+def get_recipe(recipe: str | Recipe) -> Recipe:
+    """Return the recipe of that name; a `Recipe` is returned as it is.
+
+    Raises:
+        InputError: no recipe has that name.
+
+    >>> get_recipe("paper").batch_size
+    128
+    """
+    return recipe if isinstance(recipe, Recipe) else RECIPES[check_choice("recipe", recipe, RECIPES)]

@@ -1,0 +1,230 @@
+"""The run folder: configuration and provenance, metrics, curves, the trained model."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_preact.errors import InputError
+from keras_preact.version import __version__
+
+METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
+"""Columns of metrics.csv. Errors in percent; train_loss and train_error are means over the epoch as it went, on
+augmented images; seconds since the run began, pauses left out."""
+
+
+class RunFolder:
+    """One folder a run: `run.json`, `metrics.csv`, `curves.png`, `model.keras`, `checkpoints/`, `tensorboard/`.
+
+    Args:
+        path: the folder. Use `RunFolder.create` for a new run and `RunFolder.open` for one that exists.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @classmethod
+    def create(cls, path: str | Path) -> RunFolder:
+        """Make the folder of a new run.
+
+        Raises:
+            InputError: something stands there already: a run never overwrites another.
+        """
+        path = Path(path)
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not path.is_dir() or any(path.iterdir()):
+                raise InputError(
+                    f"{path} exists already and is not overwritten; name another folder, or continue that run "
+                    f"with --resume {path}"
+                ) from None
+        except OSError as error:
+            raise InputError(f"cannot make the folder {path}: {error.strerror}; name another folder") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Return the folder of a run that exists.
+
+        Raises:
+            InputError: there is no run in that folder.
+        """
+        folder = cls(path)
+        if not folder.record_path.is_file():
+            raise InputError(f"{path} is not a run folder (it has no run.json); name a folder that `train` made")
+        return folder
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.path / "metrics.csv"
+
+    @property
+    def model_path(self) -> Path:
+        return self.path / "model.keras"
+
+    @property
+    def curves_path(self) -> Path:
+        return self.path / "curves.png"
+
+    @property
+    def checkpoints_path(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard_path(self) -> Path:
+        return self.path / "tensorboard"
+
+    def record(self) -> dict[str, Any]:
+        """Return the contents of run.json.
+
+        Raises:
+            InputError: the file is not JSON.
+        """
+        try:
+            return json.loads(self.record_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{self.record_path} cannot be read: {error}; restore it or start a new run") from None
+
+    def update_record(self, **changes: Any) -> dict[str, Any]:
+        """Change entries of run.json, aside and renamed; return all of it."""
+        record = {**(self.record() if self.record_path.exists() else {}), **changes}
+        write_atomically(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        return record
+
+    def metrics(self) -> list[dict[str, float]]:
+        """Return the rows of metrics.csv, numbers as numbers."""
+        if not self.metrics_path.exists():
+            return []
+        with open(self.metrics_path, newline="", encoding="utf-8") as file:
+            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+
+    def append_metrics(self, row: dict[str, float]) -> None:
+        """Add one row to metrics.csv."""
+        is_new = not self.metrics_path.exists()
+        with open(self.metrics_path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, METRICS)
+            if is_new:
+                writer.writeheader()
+            writer.writerow({key: _short(row[key]) for key in METRICS})
+
+    def cut_metrics(self, step: int) -> None:
+        """Drop the rows after `step`: a run that is resumed there writes them again."""
+        rows = [row for row in self.metrics() if row["step"] <= step]
+        self.metrics_path.unlink(missing_ok=True)
+        for row in rows:
+            self.append_metrics(row)
+
+
+def _short(value: float) -> str:
+    """Return a whole number as such, another with 7 significant digits (float32 has no more)."""
+    return str(int(value)) if float(value).is_integer() else f"{value:.7g}"
+
+
+def next_free_folder(parent: Path, name: str) -> Path:
+    """Return the first of `name-001`, `name-002`, … that does not exist in `parent`.
+
+    >>> str(next_free_folder(Path("no-such-folder"), "demo"))
+    'no-such-folder/demo-001'
+    """
+    return next(path for k in range(1, 10**6) if not (path := Path(parent) / f"{name}-{k:03d}").exists())
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file aside and rename it, so that a reader never sees half of it."""
+    aside = path.with_name(path.name + ".partial")
+    aside.write_text(text, encoding="utf-8")
+    os.replace(aside, path)
+
+
+# ---- provenance ---------------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run ran on: versions, commit, hardware, time. No host name, no path.
+
+    >>> sorted(environment())
+    ['commit', 'hardware', 'started', 'versions']
+    """
+    return {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "commit": commit(),
+        "hardware": hardware(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, this package, Keras, its backend and what computes below them."""
+    found = {"python": platform.python_version(), "keras_preact": __version__, "backend": keras.backend.backend()}
+    for package in ("keras", "tensorflow", "jax", "jaxlib", "torch", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> dict[str, Any] | None:
+    """Return the git commit of this package's checkout and whether the package was changed since; None without git."""
+    package = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
+            return None  # installed below somebody else's repository: that commit says nothing about us
+        return {"id": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", str(package)))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Return processor, number of cores usable, memory in GiB and accelerators."""
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": _processor(),
+        "cores": cores,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "accelerators": _accelerators(),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _accelerators() -> list[str]:
+    """Return the names of the GPUs and TPUs that the backend sees."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [device.device_kind for device in jax.devices() if device.platform != "cpu"]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        devices = [device for kind in ("GPU", "TPU") for device in tf.config.list_physical_devices(kind)]
+        return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type) for d in devices]
+    return []

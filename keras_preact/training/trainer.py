@@ -1,0 +1,454 @@
+"""Training a network by a recipe, into a run folder; resuming it; evaluating it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preact.data import ImageDataset, PadCropFlip, PerPixelMean, load_dataset
+from keras_preact.errors import InputError, check_choice
+from keras_preact.models import get_network
+from keras_preact.training.checkpoints import Checkpoint
+from keras_preact.training.recipe import Recipe, get_recipe
+from keras_preact.training.runs import RunFolder, environment
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+TEST_BATCH = 250
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; the state is saved, and the run can be resumed.
+
+    Attributes:
+        signal_number: of the signal that asked.
+        step: steps done.
+    """
+
+    def __init__(self, signal_number: int, step: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name} after step {step}")
+        self.signal_number = signal_number
+        self.step = step
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything that determines a run; `run.json` holds it whole.
+
+    Attributes:
+        network: a name of `keras_preact.models.NETWORKS`. Default `"cifar_resnet"`.
+        options: arguments of the network, as plain data (`depth`, `placement`, `shortcut`, …).
+        dataset: as in `load_dataset`: `"bundled"`, `"folder"`, or a tensorflow-datasets name.
+        data_dir: where the data are; `None` for the default of each kind.
+        image_size: pixels, where the data set's images differ in size.
+        recipe: how to train.
+        precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`.
+        seed: of initialization, data order and augmentation. Default 0.
+
+    Example:
+
+    >>> config = RunConfig(options={"depth": 20})
+    >>> RunConfig.from_dict(config.to_dict()) == config
+    True
+    """
+
+    network: str = "cifar_resnet"
+    options: dict[str, Any] = field(default_factory=dict)
+    dataset: str = "bundled"
+    data_dir: str | None = None
+    image_size: int | None = None
+    recipe: Recipe = field(default_factory=lambda: get_recipe("demo"))
+    precision: str = "float32"
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the configuration as plain data, for `run.json`."""
+        return {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, "recipe": self.recipe.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> RunConfig:
+        """Return the configuration that `to_dict` wrote."""
+        return cls(**{**data, "recipe": Recipe.from_dict(data["recipe"])})
+
+    @property
+    def label(self) -> str:
+        """A short name: the network, its depth and its placement."""
+        parts = [self.options.get("depth", ""), self.options.get("placement", "")]
+        return "-".join([self.network, *(str(part) for part in parts if part)])
+
+
+def check_precision(precision: str) -> None:
+    """Raise InputError unless the backend can train in that precision on this device.
+
+    >>> check_precision("float32")
+    """
+    check_choice("precision", precision, PRECISIONS)
+    if precision == "float32":
+        return
+    dtype = precision.removeprefix("mixed_")
+    try:
+        x = keras.ops.ones((1, 8, 8, 8), dtype)
+        keras.ops.convert_to_numpy(keras.ops.conv(x, keras.ops.ones((3, 3, 8, 8), dtype), padding="same"))
+    except Exception as error:
+        raise InputError(
+            f"the {keras.backend.backend()} backend cannot compute in {dtype} on this device; use --precision float32"
+        ) from error
+
+
+@contextmanager
+def precision_policy(precision: str) -> Iterator[None]:
+    """Set Keras's global dtype policy, and set it back afterwards."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def build_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
+    """Build and compile the model of a run: uint8 images in, logits out; mean and augmentation are layers of it.
+
+    Args:
+        config: of the run.
+        dataset: gives image shape, classes and the per-pixel mean.
+
+    Returns:
+        A compiled `keras.Model`: input (batch, height, width, channels) uint8, output (batch, classes) float32.
+
+    Raises:
+        InputError: the network does not take these options or images.
+    """
+    check_precision(config.precision)
+    keras.utils.set_random_seed(config.seed)
+    network = get_network(config.network)
+    with precision_policy(config.precision):
+        images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
+        mean = PerPixelMean(name="per_pixel_mean")
+        x = mean(images)
+        if config.recipe.per_pixel_mean:
+            mean.adapt(dataset.train)
+        if config.recipe.augment:
+            x = PadCropFlip(seed=config.seed, name="augmentation")(x)
+        try:
+            model = network(input_tensor=x, classes=dataset.classes, **config.options)
+        except TypeError as error:
+            raise InputError(f"{config.network} does not take these options: {error}") from None
+        model.compile(
+            config.recipe.optimizer(),
+            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            jit_compile=compiles_with_xla(),
+        )
+        model.optimizer.build(model.trainable_variables)
+    return model
+
+
+def compiles_with_xla() -> bool:
+    """Whether training steps are compiled by XLA: always on JAX; on TensorFlow on GPUs alone.
+
+    On CPUs XLA halves TensorFlow's speed for convolutions, and "auto" would choose it.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return True
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
+
+
+# ---- what watches a run -------------------------------------------------------------------------------------------
+
+
+class _Recorder(keras.callbacks.Callback):
+    """Counts steps, writes metrics and checkpoints, and stops in good order when asked by a signal."""
+
+    def __init__(self, folder: RunFolder, checkpoint: Checkpoint, step: int, seconds: float) -> None:
+        super().__init__()
+        self.folder = folder
+        self.checkpoint = checkpoint
+        self.step = step
+        self.signal_number: int | None = None
+        self._began = time.perf_counter() - seconds
+        self._metrics_to_restore: list[Any] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    def ask_to_stop(self, signal_number: int, frame: Any) -> None:
+        """Signal handler. The second signal ends the program at once; the checkpoint before it stays good."""
+        if self.signal_number is not None:
+            raise KeyboardInterrupt
+        self.signal_number = signal_number
+
+    def keep_metrics(self) -> None:
+        """Remember the running means of an epoch that is taken up in its middle: `fit` is about to reset them."""
+        self._metrics_to_restore = [keras.ops.convert_to_numpy(v) for v in self.model.metrics_variables]
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if self._metrics_to_restore is not None:
+            for variable, value in zip(self.model.metrics_variables, self._metrics_to_restore, strict=True):
+                variable.assign(value)
+            self._metrics_to_restore = None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.step += 1
+        if self.signal_number is not None:
+            self._save()
+            raise Interrupted(self.signal_number, self.step)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        # The rate of the epoch's last step: the schedule is asked for the step before the counter's.
+        schedule = _inner(self.model.optimizer)._learning_rate
+        rate = schedule(self.step - 1) if callable(schedule) else schedule
+        self.folder.append_metrics(
+            {
+                "epoch": epoch + 1,
+                "step": self.step,
+                "learning_rate": float(keras.ops.convert_to_numpy(rate)),
+                "train_loss": logs["loss"],
+                "train_error": 100 * (1 - logs["accuracy"]),
+                "test_loss": logs["val_loss"],
+                "test_error": 100 * (1 - logs["val_accuracy"]),
+                "seconds": round(self.seconds, 1),
+            }
+        )
+        self._save()
+        if self.signal_number is not None:
+            raise Interrupted(self.signal_number, self.step)
+
+    def _save(self) -> None:
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()  # during fit the state is outside the model
+        self.checkpoint.save(self.step)
+        self.folder.update_record(step=self.step, seconds=round(self.seconds, 1))
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer below a loss scale (mixed_float16), or the optimizer itself."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+@contextmanager
+def _handles_signals(handler: Any) -> Iterator[None]:
+    """Route SIGINT and SIGTERM to `handler`; elsewhere than in the main thread, leave them alone."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    try:
+        before = [signal.signal(number, handler) for number in numbers]
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        for number, old in zip(numbers, before, strict=True):
+            signal.signal(number, old)
+
+
+# ---- the run ------------------------------------------------------------------------------------------------------
+
+
+def start(
+    config: RunConfig,
+    out: str | Path,
+    dataset: ImageDataset | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> RunFolder:
+    """Train from the beginning into a new run folder.
+
+    Args:
+        config: of the run.
+        out: the folder; must not exist, or be empty.
+        dataset: the data, where they come from arrays; default: what `config` names.
+        callbacks: further Keras callbacks (progress bars, …).
+
+    Returns:
+        The finished run's folder.
+
+    Raises:
+        InputError: bad configuration, data or folder; nothing is left behind then.
+        Interrupted: a signal asked to stop; the folder can be resumed.
+    """
+    dataset = dataset or load_dataset(config.dataset, config.data_dir, config.image_size)
+    dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
+    model = build_model(config, dataset)
+    folder = RunFolder.create(out)
+    folder.update_record(
+        kind="training",
+        status="running",
+        config=config.to_dict(),
+        data={
+            "name": dataset.name,
+            "classes": dataset.classes,
+            "image_shape": list(dataset.image_shape),
+            "train_images": len(dataset.train),
+            "test_images": len(dataset.test),
+            "sha256": dataset.fingerprint(),
+        },
+        model={
+            "name": model.name,
+            "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
+        },
+        environment=environment(),
+        step=0,
+        steps=config.recipe.steps,
+        seconds=0.0,
+    )
+    return _fit(config, folder, dataset, model, callbacks)
+
+
+def resume(
+    path: str | Path,
+    dataset: ImageDataset | None = None,
+    data_dir: str | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> RunFolder:
+    """Go on with a run from its newest checkpoint, as if it had never stopped.
+
+    Args:
+        path: the run folder.
+        dataset: the data, where they came from arrays.
+        data_dir: where the data are now, if they have moved.
+        callbacks: further Keras callbacks.
+
+    Raises:
+        InputError: no such run, a run that is finished, or other data than it began with.
+        Interrupted: a signal asked to stop again.
+    """
+    folder = RunFolder.open(path)
+    record = folder.record()
+    if record.get("kind") != "training":
+        raise InputError(f"{path} holds a comparison; resume one of the runs inside it")
+    if record["status"] == "finished":
+        raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
+    config = RunConfig.from_dict(record["config"])
+    dataset = dataset or load_dataset(config.dataset, data_dir or config.data_dir, config.image_size)
+    if dataset.fingerprint() != record["data"]["sha256"]:
+        raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
+    return _fit(config, folder, dataset, build_model(config, dataset), callbacks)
+
+
+def _fit(
+    config: RunConfig,
+    folder: RunFolder,
+    dataset: ImageDataset,
+    model: keras.Model,
+    callbacks: Sequence[keras.callbacks.Callback],
+) -> RunFolder:
+    checkpoint = Checkpoint(folder.checkpoints_path, model)
+    step = checkpoint.restore()
+    folder.cut_metrics(step)
+    recorder = _Recorder(folder, checkpoint, step, seconds=folder.record()["seconds"])
+    recorder.set_model(model)
+    if step:
+        recorder.keep_metrics()
+    folder.update_record(status="running")
+    watchers = [recorder, *_tensorboard(folder), *callbacks]
+    try:
+        with _handles_signals(recorder.ask_to_stop):
+            for part in parts(step, config.recipe.steps, dataset.train.steps_per_epoch(config.recipe.batch_size)):
+                batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
+                model.fit(
+                    batches,
+                    initial_epoch=part.first_epoch,
+                    epochs=part.last_epoch,
+                    steps_per_epoch=part.steps_per_epoch,
+                    validation_data=dataset.test.test_batches(TEST_BATCH),
+                    callbacks=watchers,
+                    shuffle=False,  # the order is the batches' own
+                    verbose=0,
+                )
+    except (Interrupted, KeyboardInterrupt):
+        folder.update_record(status="interrupted")
+        raise
+    return _finish(folder, model, recorder)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Epochs of equal length: one call of `fit`."""
+
+    first_step: int
+    first_epoch: int
+    last_epoch: int
+    steps_per_epoch: int
+
+
+def parts(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
+    """Cut what is left of a run into calls of `fit`: the rest of an epoch, whole epochs, the beginning of one.
+
+    >>> parts(25, 62, 20)  # doctest: +NORMALIZE_WHITESPACE
+    [Part(first_step=25, first_epoch=1, last_epoch=2, steps_per_epoch=15),
+     Part(first_step=40, first_epoch=2, last_epoch=3, steps_per_epoch=20),
+     Part(first_step=60, first_epoch=3, last_epoch=4, steps_per_epoch=2)]
+    """
+    cut: list[Part] = []
+    while step < steps:
+        epoch = step // steps_per_epoch
+        end = min((epoch + 1) * steps_per_epoch, steps)
+        if step % steps_per_epoch == 0 and end < steps:
+            last = steps // steps_per_epoch
+            cut.append(Part(step, epoch, last, steps_per_epoch))
+            step = last * steps_per_epoch
+        else:
+            cut.append(Part(step, epoch, epoch + 1, end - step))
+            step = end
+    return cut
+
+
+def _tensorboard(folder: RunFolder) -> list[keras.callbacks.Callback]:
+    """Return Keras's TensorBoard callback; none where TensorFlow, which writes its files, is not installed."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return []
+    return [keras.callbacks.TensorBoard(str(folder.tensorboard_path), write_graph=False)]
+
+
+def _finish(folder: RunFolder, model: keras.Model, recorder: _Recorder) -> RunFolder:
+    """Save the model, draw the curves, write the result: of the last epoch, as the paper reports it."""
+    from keras_preact.plots import draw_curves
+
+    aside = folder.model_path.with_name("model.partial.keras")
+    model.save(aside)
+    aside.replace(folder.model_path)
+    rows = folder.metrics()
+    draw_curves({model.name: rows}, folder.curves_path)
+    last = rows[-1]
+    result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
+    folder.update_record(status="finished", result=result, seconds=round(recorder.seconds, 1))
+    return folder
+
+
+def evaluate(path: str | Path, dataset: ImageDataset | None = None, data_dir: str | None = None) -> dict[str, float]:
+    """Return the test loss and test error (percent) of a run's saved model, measured now.
+
+    Args:
+        path: the run folder.
+        dataset: other data to measure on; default: those of the run.
+        data_dir: where the run's data are now, if they have moved.
+
+    Raises:
+        InputError: no such run, no model in it yet, or data of another shape or with other classes.
+    """
+    folder = RunFolder.open(path)
+    if not folder.model_path.exists():
+        raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
+    config = RunConfig.from_dict(folder.record()["config"])
+    dataset = dataset or load_dataset(config.dataset, data_dir or config.data_dir, config.image_size)
+    model = keras.models.load_model(folder.model_path)
+    expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
+    if dataset.image_shape != expected:
+        raise InputError(f"the images of {dataset.name} are {dataset.image_shape}, the run's are {expected}")
+    if dataset.classes > classes:
+        raise InputError(f"{dataset.name} has {dataset.classes} classes, the run's network tells {classes} apart")
+    model.compile(loss=model.loss, metrics=["accuracy"], jit_compile=compiles_with_xla())
+    loss, accuracy = model.evaluate(dataset.test.test_batches(TEST_BATCH), verbose=0)
+    return {"test_loss": float(loss), "test_error": 100 * (1 - float(accuracy))}
