@@ -120,7 +120,9 @@ def _demo(options: argparse.Namespace) -> None:
             title="4,000 real CIFAR-10 images, 1,000 test images",
         )
     )
-    console.print(f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.")
+    console.print(
+        f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.", soft_wrap=True
+    )
     console.print(
         "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
         f"  keras-preact demo --depth 56\n"

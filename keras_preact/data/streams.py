@@ -54,13 +54,13 @@ def from_tfds(
         if image_size not in (None, height):
             raise InputError(f"the images of {name} are all {height}×{width}; leave out the image size")
         train, test = (_in_memory(builder, split) for split in splits)
-    else:
-        if image_size is None:
-            raise InputError(
-                f"the images of {name} differ in size or are too many for memory; give --image-size, for example 224"
-            )
-        train, test = (_Stream(builder, split, image_size) for split in splits)
-    return ImageDataset(name, train, test, class_names)
+        return ImageDataset(name, train, test, class_names)
+    if image_size is None:
+        raise InputError(
+            f"the images of {name} differ in size or are too many for memory; give --image-size, for example 224"
+        )
+    first, second = (_Stream(builder, split, image_size) for split in splits)
+    return ImageDataset(name, first, second, class_names)
 
 
 def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) -> Any:
