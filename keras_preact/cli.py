@@ -121,15 +121,14 @@ def _demo(options: argparse.Namespace) -> None:
         )
     )
     console.print(
-        f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.", soft_wrap=True
-    )
-    console.print(
+        f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.\n"
         "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
-        f"  keras-preact demo --depth 56\n"
-        f"  keras-preact train --placement bn_after_addition\n"
-        f"  keras-preact info cifar_resnet --depth 1001\n"
+        "  keras-preact demo --depth 56\n"
+        "  keras-preact train --placement bn_after_addition\n"
+        "  keras-preact info cifar_resnet --depth 1001\n"
         f"  keras-preact evaluate {out / 'full_preactivation'}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

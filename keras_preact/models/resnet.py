@@ -232,7 +232,7 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     """
     last_units = {layer.name.split("_")[0]: layer for layer in model.layers if isinstance(layer, ResidualUnit)}
     names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
-    return keras.Model(model.inputs, {name: last_units[name].output for name in names}, name=f"{model.name}_features")
+    return keras.Model(model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features")
 
 
 def multiply_adds(model: keras.Model) -> int:
@@ -277,7 +277,8 @@ def _inputs(shape: Any, tensor: Any, default_size: int, include_top: bool, data_
         if not keras.backend.is_keras_tensor(tensor):
             raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
         _check_image_shape(tuple(tensor.shape[1:]), data_format)
-        return keras.utils.get_source_inputs(tensor), tensor
+        sources = keras.utils.get_source_inputs(tensor)
+        return sources[0] if len(sources) == 1 else sources, tensor
     if shape is None:
         size = default_size if include_top else None
         shape = (3, size, size) if data_format == "channels_first" else (size, size, 3)

@@ -1,0 +1,54 @@
+"""What every test starts from: one seed, Keras's default settings, and, when asked, no TensorFlow."""
+
+import importlib.abc
+import os
+import sys
+
+
+class _Hidden(importlib.abc.MetaPathFinder):
+    """Makes an installed package look as if it were not."""
+
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.split(".")[0] in ("tensorflow", "tensorflow_datasets"):
+            raise ModuleNotFoundError(f"No module named {fullname!r} (hidden by the tests)", name=fullname)
+
+
+if os.environ.get("KERAS_PREACT_TESTS_HIDE_TENSORFLOW"):
+    sys.meta_path.insert(0, _Hidden())
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+import keras
+import numpy as np
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def keras_as_it_was():
+    """Seed everything before each test; set the global settings back after it."""
+    keras.utils.set_random_seed(0)
+    data_format, policy = keras.config.image_data_format(), keras.config.dtype_policy()
+    yield
+    keras.config.set_image_data_format(data_format)
+    keras.config.set_dtype_policy(policy)
+
+
+@pytest.fixture
+def images():
+    """A batch of eight small images with 16 channels, float32, of both signs."""
+    return np.random.default_rng(0).normal(size=(8, 8, 8, 16)).astype("float32")
+
+
+@pytest.fixture(scope="session")
+def tiny_dataset():
+    """60 training and 20 test images of 8×8 pixels in 3 classes that are easy to tell apart."""
+    from keras_preact.data import from_arrays
+
+    rng = np.random.default_rng(0)
+
+    def split(count):
+        labels = np.arange(count) % 3
+        pixels = rng.integers(0, 60, size=(count, 8, 8, 3)) + 80 * labels[:, None, None, None]
+        return pixels.astype("uint8"), labels
+
+    return from_arrays(*split(60), *split(20), name="tiny")

@@ -1,0 +1,121 @@
+"""One set of checks for every layer of the package; each layer's test calls it with what is special to it."""
+
+from __future__ import annotations
+
+import keras
+import numpy as np
+
+POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
+TO_CHANNELS_FIRST = (0, 3, 1, 2)
+
+
+def array(x):
+    """Return a backend's tensor as a float32 NumPy array."""
+    return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")))
+
+
+def check_layer(make, inputs, *, trainable=True, channels_first=True, tolerance=1e-4):
+    """Check a layer in every way that all layers of the package have in common.
+
+    Args:
+        make: a function of keyword arguments (`dtype`, and `data_format` where the layer has one) to a new layer.
+        inputs: one array, or several where the layer takes several, images channels_last, float32.
+        trainable: whether the layer has weights that training must change.
+        channels_first: whether the layer has a data format.
+        tolerance: between data formats, relative and absolute.
+    """
+    inputs = inputs if isinstance(inputs, tuple) else (inputs,)
+    check_config(make())
+    check_symbolic_call(make(), inputs)
+    for policy in POLICIES:
+        check_policy(make(dtype=policy), inputs, policy)
+    check_saving(make(), inputs)
+    check_training(make(), inputs, trainable)
+    if channels_first:
+        check_data_formats(make, inputs, tolerance)
+
+
+def check_config(layer):
+    """A layer made from another's configuration has that configuration, alone and through Keras's serialization."""
+    config = layer.get_config()
+    assert type(layer).from_config(config).get_config() == config
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+    assert type(again) is type(layer)
+    assert again.get_config() == config
+
+
+def symbolic(layer, inputs):
+    """Return the model of the layer alone, batch size open."""
+    symbols = [keras.Input(x.shape[1:]) for x in inputs]
+    return keras.Model(symbols, layer(*symbols))
+
+
+def check_symbolic_call(layer, inputs):
+    """Shapes agree: promised, symbolic and real."""
+    model = symbolic(layer, inputs)
+    real = layer(*inputs)
+    promised = layer.compute_output_shape(*[x.shape for x in inputs])
+    assert tuple(promised) == tuple(real.shape)
+    assert tuple(model.output.shape) == (None, *real.shape[1:])
+    assert np.isfinite(array(real)).all()
+
+
+def check_policy(layer, inputs, policy):
+    """Computation in the policy's compute dtype, weights in its variable dtype, in training and inference."""
+    compute = keras.dtype_policies.get(policy).compute_dtype
+    for training in (False, True):
+        try:
+            output = layer(*inputs, training=training)
+        except TypeError:  # a layer that is the same in training
+            output = layer(*inputs)
+        assert keras.backend.standardize_dtype(output.dtype) == compute
+        assert np.isfinite(array(output)).all()
+    for variable in layer.trainable_variables:
+        assert keras.backend.standardize_dtype(variable.dtype) == "float32"
+
+
+def check_saving(layer, inputs, tmp=None):
+    """Saved and loaded in safe mode, the layer gives the same output to the bit."""
+    import tempfile
+    from pathlib import Path
+
+    model = symbolic(layer, inputs)
+    disturb(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        model.save(path)
+        loaded = keras.models.load_model(path, safe_mode=True)
+    np.testing.assert_array_equal(array(loaded(list(inputs))), array(model(list(inputs))))
+
+
+def disturb(model):
+    """Give every float weight another value than its initial one, so that a weight that is not saved is noticed."""
+    rng = np.random.default_rng(1)
+    for variable in model.weights:
+        if "float" in keras.backend.standardize_dtype(variable.dtype):
+            value = array(variable)
+            variable.assign(value + rng.uniform(0.01, 0.1, value.shape))
+
+
+def check_training(layer, inputs, trainable=True):
+    """One step of plain SGD changes every trainable weight: each has a gradient, and none is zero everywhere."""
+    model = symbolic(layer, inputs)
+    assert bool(model.trainable_variables) == trainable
+    if not trainable:
+        return
+    before = [array(variable) for variable in model.trainable_variables]
+    model.compile(keras.optimizers.SGD(0.5), "mse", jit_compile=False)
+    target = np.random.default_rng(2).normal(size=(len(inputs[0]), *model.output.shape[1:]))
+    model.train_on_batch(list(inputs), target)
+    for variable, old in zip(model.trainable_variables, before, strict=True):
+        assert not np.array_equal(array(variable), old), f"{variable.path} has no gradient"
+
+
+def check_data_formats(make, inputs, tolerance):
+    """Both data formats give the same output from the same weights."""
+    last, first = make(data_format="channels_last"), make(data_format="channels_first")
+    moved = [x.transpose(TO_CHANNELS_FIRST) for x in inputs]
+    expected, _ = last(*inputs), first(*moved)
+    first.set_weights(last.get_weights())
+    output = array(first(*moved)).transpose(0, 2, 3, 1)
+    np.testing.assert_allclose(output, array(expected), rtol=tolerance, atol=tolerance)

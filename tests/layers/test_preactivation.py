@@ -1,0 +1,99 @@
+"""Batch norm, fused and not, and the other normalizations."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array, check_layer
+
+from keras_preact import InputError
+from keras_preact.layers import BatchNorm, PreActivation, normalization
+
+X = np.random.default_rng(3).normal(loc=0.5, scale=2.0, size=(6, 5, 7, 4)).astype("float32")
+
+
+def with_axis(layer_type, **options):
+    def make(data_format="channels_last", **more):
+        return layer_type(axis=1 if data_format == "channels_first" else -1, **options, **more)
+
+    return make
+
+
+@pytest.mark.parametrize("layer_type", [BatchNorm, PreActivation])
+@pytest.mark.parametrize("fused", [None, False])
+def test_harness(layer_type, fused):
+    check_layer(with_axis(layer_type, fused=fused), X)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("training", [False, True])
+def test_equals_kerass_batch_normalization(dtype, axis, training):
+    """Outputs and moving statistics, the biased variance included."""
+    ours = BatchNorm(axis=axis, dtype=dtype)
+    reference = keras.layers.BatchNormalization(axis=axis, momentum=0.9, epsilon=1e-5, dtype="float32")
+    x = X.astype("float16").astype("float32")  # what all dtypes but bfloat16 represent exactly
+    got, expected = array(ours(x, training=training)), array(reference(x, training=training))
+    tolerance = {"float32": 1e-5, "mixed_float16": 5e-3, "mixed_bfloat16": 4e-2}[dtype]
+    np.testing.assert_allclose(got, expected, atol=tolerance, rtol=tolerance)
+    for a, b in zip(ours.weights, reference.weights, strict=True):
+        np.testing.assert_allclose(array(a), array(b), atol=max(1e-6, tolerance / 10), rtol=tolerance)
+
+
+def test_moving_statistics_have_the_closed_form_with_momentum_one_half():
+    layer = BatchNorm(momentum=0.5)
+    for _ in range(2):
+        layer(X, training=True)
+    mean, variance = X.mean((0, 1, 2)), X.var((0, 1, 2))
+    np.testing.assert_allclose(array(layer.moving_mean), 0.75 * mean, rtol=1e-5)
+    np.testing.assert_allclose(array(layer.moving_variance), 0.25 + 0.75 * variance, rtol=1e-5)
+
+
+def test_gradients_equal_those_of_the_unfused_path():
+    """One step of SGD through either path gives the same weights below it."""
+    weights = []
+    for fused in (None, False):
+        keras.utils.set_random_seed(1)
+        inputs = keras.Input(X.shape[1:])
+        model = keras.Model(inputs, PreActivation(fused=fused)(keras.layers.Conv2D(4, 3)(inputs)))
+        model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+        model.train_on_batch(X, np.ones((len(X), *model.output.shape[1:])))
+        weights.append(model.get_weights())
+    for fused, reference in zip(*weights, strict=True):
+        np.testing.assert_allclose(fused, reference, atol=1e-5, rtol=1e-4)
+
+
+def test_a_frozen_layer_uses_and_keeps_its_moving_statistics():
+    layer = BatchNorm()
+    layer.build(X.shape)
+    layer.trainable = False
+    np.testing.assert_allclose(array(layer(X, training=True)), X / np.sqrt(1 + 1e-5), rtol=1e-6)
+    assert not array(layer.moving_mean).any()
+
+
+@pytest.mark.parametrize("options", [{"scale": False}, {"center": False}])
+def test_without_scale_or_offset(options):
+    layer, reference = BatchNorm(**options), BatchNorm(fused=False, **options)
+    assert len(layer(X, training=True).shape) == 4
+    np.testing.assert_allclose(array(layer(X, training=True)), array(reference(X, training=True)), atol=1e-5)
+    assert len(layer.trainable_weights) == 1
+
+
+def test_other_ranks_take_the_parents_path():
+    x = X.reshape(-1, 4)
+    np.testing.assert_allclose(array(BatchNorm()(x, training=True)).mean(0), 0, atol=1e-5)
+
+
+def test_constants_are_the_papers():
+    layer = BatchNorm()
+    assert (layer.momentum, layer.epsilon) == (0.9, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["group", "layer"])
+def test_normalizations_without_batch_do_not_mix_images(kind):
+    (layer,) = normalization(kind, 4)
+    np.testing.assert_allclose(array(layer(X))[:1], array(layer(X[:1])), atol=1e-5)
+
+
+def test_an_unknown_normalization_is_refused():
+    with pytest.raises(InputError, match="known: batch, group, layer, none"):
+        normalization("instance", 4)

@@ -1,0 +1,200 @@
+"""The residual unit: Eq. (1) to (3), every placement, shortcut and block."""
+
+import numpy as np
+import pytest
+from harness import array, check_config, check_layer, check_training
+
+from keras_preact import InputError
+from keras_preact.layers import (
+    PLACEMENTS,
+    SHORTCUTS,
+    Placement,
+    PostActBasicBlock,
+    PostActBottleneck,
+    PreActBasicBlock,
+    PreActBottleneck,
+    ResidualUnit,
+)
+
+X = np.random.default_rng(5).normal(size=(6, 8, 8, 16)).astype("float32")
+IDENTITY_AFTER = [name for name, placement in PLACEMENTS.items() if placement.identity_after_addition]
+
+
+def unit_for(block, **options):
+    """A unit that keeps the shape of X."""
+    return ResidualUnit(4 if block == "bottleneck" else 16, block=block, **options)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
+def test_harness_where_the_shape_is_kept(placement, block):
+    check_layer(lambda **more: unit_for(block, placement=placement, **more), X, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_harness_where_the_shape_changes(placement):
+    check_layer(lambda **more: ResidualUnit(24, strides=2, placement=placement, **more), X, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("shortcut", SHORTCUTS)
+@pytest.mark.parametrize("options", [{}, {"strides": 2, "filters": 24}, {"strides": 2, "shape_change": "option_a"}])
+def test_harness_of_shortcuts(shortcut, options):
+    options = {"filters": 16, **options}
+    if "gating" in shortcut:
+        shortcut = f"{shortcut}(gate_bias=-1)"
+    make = lambda **more: ResidualUnit(**options, shortcut=shortcut, **more)  # noqa: E731
+    check_config(make())
+    check_training(make(), (X,))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"normalization": "group"},
+        {"normalization": "layer"},
+        {"normalization": "none"},
+        {"drop_path": 0.5},
+        {"block": "single"},
+        {"block": "bottleneck", "groups": 4, "width_per_group": 64},
+        {"dilation": 2},
+        {"block": "bottleneck", "strides": 2, "stride_on": "1x1"},
+        {"preactivation": "shared"},
+        {"preactivation": "none"},
+    ],
+    ids=str,
+)
+def test_harness_of_options(options):
+    check_layer(lambda **more: ResidualUnit(16, **options, **more), X, tolerance=1e-3)
+
+
+@pytest.mark.parametrize("layer_type", [PreActBasicBlock, PreActBottleneck, PostActBasicBlock, PostActBottleneck])
+def test_harness_of_the_named_units(layer_type):
+    check_layer(lambda **more: layer_type(8, strides=2, **more), X, tolerance=1e-3)
+
+
+# ---- the identity ----------------------------------------------------------------------------------------------------
+
+
+def zeroed(**options):
+    return unit_for(options.pop("block", "basic"), zero_init_residual=True, **options)
+
+
+@pytest.mark.parametrize("block", ["basic", "bottleneck", "single"])
+@pytest.mark.parametrize("placement", IDENTITY_AFTER)
+@pytest.mark.parametrize("training", [False, True])
+def test_with_zero_residual_the_unit_returns_its_input_to_the_bit(block, placement, training):
+    unit = zeroed(block=block, placement=placement)
+    np.testing.assert_array_equal(array(unit(X, training=training)), X)
+    assert unit.keeps_identity
+
+
+def test_with_zero_residual_the_original_unit_loses_the_negative_values():
+    unit = zeroed(placement="original")
+    np.testing.assert_array_equal(array(unit(X)), np.maximum(X, 0))
+    assert not unit.keeps_identity
+
+
+def test_with_zero_residual_norm_after_the_addition_changes_the_signal():
+    unit = zeroed(placement="bn_after_addition")
+    assert not np.allclose(array(unit(X, training=True)), X)
+    assert not unit.keeps_identity
+
+
+@pytest.mark.parametrize("shortcut", [name for name in SHORTCUTS if name != "identity"])
+def test_no_other_shortcut_keeps_the_identity(shortcut):
+    unit = zeroed(shortcut=shortcut)
+    assert not np.allclose(array(unit(X, training=True)), X)
+    assert not unit.keeps_identity
+
+
+def test_the_sum_is_the_sum_of_its_parts():
+    """Eq. (1): the public parts of the unit, put together by hand, are the unit."""
+    for placement in PLACEMENTS:
+        unit = ResidualUnit(16, placement=placement)
+        expected = unit(X)
+        y = X + array(unit.residual(unit.preactivate(X)))
+        np.testing.assert_allclose(array(unit.after_addition(y)), array(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_a_unit_that_changes_the_shape_shares_its_preactivation_with_the_shortcut():
+    """The special case of the authors' code: the projection reads ReLU(BN(x)), not x."""
+    unit = ResidualUnit(32, strides=2, zero_init_residual=True)
+    y = array(unit(X))
+    kernel = array(unit.reshape[0].conv.kernel)[0, 0]
+    expected = np.maximum(X / np.sqrt(1 + 1e-5), 0)[:, ::2, ::2] @ kernel
+    assert unit.shares_preactivation
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_original_projection_ends_in_batch_norm_and_the_preactivated_does_not():
+    def norms(placement):
+        unit = ResidualUnit(32, strides=2, placement=placement)
+        unit.build(X.shape)
+        return len(unit.reshape[0].norm)
+
+    assert (norms("original"), norms("full_preactivation")) == (1, 0)
+
+
+@pytest.mark.parametrize("shortcut", ["constant_scaling", "dropout", "exclusive_gating"])
+def test_variants_act_after_what_changes_the_shape(shortcut):
+    unit = ResidualUnit(32, strides=2, shortcut=shortcut, shape_change="option_a")
+    unit.build(X.shape)
+    assert [type(layer).__name__ for layer in unit.reshape] == ["OptionA"]
+    assert type(unit.shortcut) is SHORTCUTS[shortcut]
+
+
+def test_the_convolution_shortcut_changes_the_shape_by_itself():
+    unit = ResidualUnit(32, strides=2, shortcut="conv")
+    unit.build(X.shape)
+    assert unit.reshape == []
+
+
+def test_drop_path_leaves_the_branch_out_for_whole_images_and_keeps_the_expectation():
+    unit = ResidualUnit(16, drop_path=0.5, normalization="none")
+    x = np.repeat(X[:1], 512, axis=0)
+    f = array(unit(x, training=False)) - x
+    dropped = array(unit(x, training=True)) - x
+    ratio = (dropped * f).sum((1, 2, 3)) / (f * f).sum((1, 2, 3))
+    assert set(np.round(ratio, 2)) == {0.0, 2.0}
+    assert 0.4 < (ratio > 1).mean() < 0.6
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
+
+
+def test_a_placement_of_ones_own_is_saved_whole():
+    own = Placement("own", "mine", first=("relu",), last=("norm",))
+    unit = ResidualUnit(16, placement=own)
+    assert ResidualUnit.from_config(unit.get_config()).placement == own
+
+
+def test_named_units_are_the_general_unit():
+    """Same weights, same output."""
+    named, general = PostActBottleneck(8), ResidualUnit(8, block="bottleneck", placement="original")
+    named(X), general(X)
+    general.set_weights(named.get_weights())
+    np.testing.assert_array_equal(array(named(X)), array(general(X)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"filters": 0}, "filters is 0"),
+        ({"filters": 16, "strides": 1.5}, "strides is 1.5"),
+        ({"filters": 16, "placement": "pre"}, "unknown placement 'pre'"),
+        ({"filters": 16, "shortcut": "none"}, "unknown shortcut 'none'"),
+        ({"filters": 16, "block": "wide"}, "unknown block 'wide'"),
+        ({"filters": 16, "shape_change": "b"}, "known: projection, option_a"),
+        ({"filters": 16, "preactivation": "both"}, "known: branch, shared, none"),
+        ({"filters": 16, "drop_path": 1.0}, "drop_path is 1.0"),
+        ({"filters": 16, "groups": 2}, "belong to the bottleneck"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_sentence(options, message):
+    with pytest.raises(InputError, match=message):
+        ResidualUnit(**options)
+
+
+def test_an_input_that_is_no_image_is_refused():
+    with pytest.raises(InputError, match="takes images"):
+        ResidualUnit(16)(np.ones((2, 16), "float32"))

@@ -1,0 +1,212 @@
+"""The CIFAR networks: depth, exact counts with their arithmetic, what is special about the first and last unit."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array
+
+from keras_preact import InputError
+from keras_preact.layers import PLACEMENTS, ResidualUnit
+from keras_preact.models import cifar_resnet, cifar_units, multiply_adds
+
+WIDTHS = (16, 32, 64)
+
+
+def trainable(model):
+    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+
+
+def basic_count(n, classes=10, projection=True):
+    """Pre-activation, 6n+2: 3×3 kernels, 1×1 projections, two numbers a channel in each norm, the dense layer."""
+    kernels = 9 * 3 * 16 + sum(2 * n * 9 * w * w for w in WIDTHS) - 9 * 16 * 32 - 9 * 32 * 64
+    projections = (16 * 32 + 32 * 64) if projection else 0
+    norms = 2 * (sum(2 * n * w for w in WIDTHS) - 16 - 32) + 2 * 64
+    return kernels + projections + norms + (64 + 1) * classes
+
+
+def bottleneck_count(n, classes=10):
+    """Pre-activation, 9n+2: a unit of width w takes 4w channels in (the first of a stage: the stage before's)."""
+    inputs = {16: 16, 32: 4 * 16, 64: 4 * 32}
+    kernels, norms = 9 * 3 * 16, 2 * 4 * 64
+    for w, first in inputs.items():
+        kernels += n * (9 * w * w + w * 4 * w) + first * w + (n - 1) * 4 * w * w + first * 4 * w
+        norms += 2 * (n * 2 * w + first + (n - 1) * 4 * w)
+    return kernels + norms + (4 * 64 + 1) * classes
+
+
+@pytest.mark.parametrize(
+    ("depth", "options", "count"),
+    [
+        (20, {}, 272_282),
+        (110, {}, 1_730_522),
+        (110, {"shape_change": "option_a"}, 1_727_962),
+        (110, {"placement": "original"}, 1_730_714),
+        (110, {"placement": "original", "shape_change": "option_a"}, 1_727_962),
+        (164, {}, 1_703_258),
+        (164, {"classes": 100}, 1_726_388),
+        (164, {"placement": "original"}, 1_704_154),
+        (164, {"placement": "original", "classes": 100}, 1_727_284),
+        (1001, {}, 10_327_706),
+    ],
+)
+def test_trainable_parameters(depth, options, count):
+    assert trainable(cifar_resnet(depth, **options)) == count
+
+
+def test_the_counts_are_those_of_the_arithmetic():
+    assert basic_count(3) == 272_282
+    assert basic_count(18) == 1_730_522
+    assert basic_count(18, projection=False) == 1_727_962
+    assert bottleneck_count(18) == 1_703_258
+    assert bottleneck_count(18, classes=100) == 1_726_388
+    assert bottleneck_count(111) == 10_327_706
+    assert bottleneck_count(111, classes=100) == 10_350_836
+
+
+def basic_multiply_adds(n):
+    """Pre-activation 6n+2 with projection on 32×32 images: every kernel times the pixels that it writes."""
+    first = 9 * 3 * 16 * 32**2
+    stages = sum(2 * n * 9 * w * w * (512 // w) ** 2 for w in WIDTHS)
+    narrower = 9 * 16 * 32 * 16**2 + 9 * 32 * 64 * 8**2  # the first convolution of stages 2 and 3 reads half the width
+    projections = 16 * 32 * 16**2 + 32 * 64 * 8**2
+    return first + stages - narrower + projections + 640
+
+
+@pytest.mark.parametrize("depth", [20, 110])
+def test_multiply_adds(depth):
+    assert multiply_adds(cifar_resnet(depth)) == basic_multiply_adds((depth - 2) // 6)
+
+
+def test_names_of_units_and_model():
+    model = cifar_resnet(20, "original")
+    assert model.name == "resnet20_original"
+    units = [layer.name for layer in model.layers if isinstance(layer, ResidualUnit)]
+    assert units == [f"stage{s}_unit{k:02d}" for s in (1, 2, 3) for k in (1, 2, 3)]
+
+
+def test_first_and_last_unit_of_the_preactivation_network():
+    """conv1 bare; its norm and ReLU before the split of the first unit; one more after the last."""
+    model = cifar_resnet(20)
+    names = [layer.name for layer in model.layers]
+    assert names[1:3] == ["stem_conv", "stage1_unit01"]
+    assert names[-3:] == ["head_norm", "avg_pool", "logits"]
+    assert [unit.shares_preactivation for unit in model.layers if isinstance(unit, ResidualUnit)] == (
+        [True, False, False] + [True, False, False] * 2
+    )
+
+
+def test_the_original_network_has_its_activation_in_the_stem_and_none_in_the_head():
+    names = [layer.name for layer in cifar_resnet(20, "original").layers]
+    assert names[1:4] == ["stem_conv", "stem_norm", "stage1_unit01"]
+    assert names[-2:] == ["avg_pool", "logits"]
+
+
+def test_eq4_the_last_sum_is_the_first_plus_all_residuals_of_its_stage():
+    """Eq. (4): x_L = x_l + Σ F(x_i), on the running network, between the equal units of a stage."""
+    model = cifar_resnet(32)
+    units = [model.get_layer(f"stage2_unit{k:02d}") for k in range(2, 6)]
+    probe = keras.Model(model.input, [units[0].input, *[unit.output for unit in units]])
+    sums = [array(y) for y in probe(np.random.default_rng(0).normal(size=(4, 32, 32, 3)).astype("float32"))]
+    residuals = [array(u.residual(u.preactivate(x))) for u, x in zip(units, sums[:-1], strict=True)]
+    np.testing.assert_allclose(sums[-1], sums[0] + np.sum(residuals, axis=0), rtol=1e-5, atol=1e-5)
+    assert all(unit.keeps_identity for unit in units)
+
+
+def test_eq4_fails_for_the_original():
+    model = cifar_resnet(32, "original")
+    unit = model.get_layer("stage2_unit02")
+    x, y = (array(t) for t in keras.Model(model.input, [unit.input, unit.output])(np.ones((2, 32, 32, 3), "float32")))
+    assert not np.allclose(y, x + array(unit.residual(unit.preactivate(x))), atol=1e-3)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_placement_takes_a_training_step(placement):
+    model = cifar_resnet(8, placement, classes=3, input_shape=(16, 16, 3))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.01), loss, jit_compile=False)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(12, 16, 16, 3)), np.arange(12) % 3
+    losses = [float(model.train_on_batch(x, y)) for _ in range(8)]
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_logits_are_float32_under_mixed_precision(policy):
+    keras.config.set_dtype_policy(policy)
+    model = cifar_resnet(8, input_shape=(16, 16, 3))
+    assert model.get_layer("stage1_unit01").compute_dtype == policy.removeprefix("mixed_")
+    assert model.output.dtype == "float32"
+    assert all(variable.dtype == "float32" for variable in model.trainable_variables)
+
+
+def test_channels_first_is_the_same_network():
+    last = cifar_resnet(8, input_shape=(16, 16, 3))
+    first = cifar_resnet(8, input_shape=(3, 16, 16), data_format="channels_first")
+    first.set_weights(last.get_weights())
+    x = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
+    np.testing.assert_allclose(array(first(x.transpose(0, 3, 1, 2))), array(last(x)), rtol=1e-3, atol=1e-4)
+
+
+def test_widths_of_wide_and_grouped_networks():
+    wide = cifar_resnet(14, widen_factor=2)
+    assert [wide.get_layer(f"stage{s}_unit01").output.shape[-1] for s in (1, 2, 3)] == [32, 64, 128]
+    grouped = cifar_resnet(11, groups=4, width_per_group=32)
+    assert grouped.get_layer("stage1_unit01").convolutions[1].groups == 4
+
+
+def test_drop_path_grows_linearly_from_zero():
+    model = cifar_resnet(20, drop_path=0.4)
+    rates = [layer.drop_path for layer in model.layers if isinstance(layer, ResidualUnit)]
+    np.testing.assert_allclose(rates, np.linspace(0, 0.4, 9))
+
+
+@pytest.mark.parametrize(
+    ("depth", "bottleneck", "expected"),
+    [
+        (8, None, ("basic", 1)),
+        (110, None, ("basic", 18)),
+        (11, None, ("bottleneck", 1)),
+        (164, None, ("bottleneck", 18)),
+        (164, False, ("basic", 27)),
+        (1001, None, ("bottleneck", 111)),
+        (20, True, ("bottleneck", 2)),
+    ],
+)
+def test_block_and_number_of_units(depth, bottleneck, expected):
+    assert cifar_units(depth, bottleneck) == expected
+
+
+@pytest.mark.parametrize(
+    ("depth", "bottleneck", "message"),
+    [
+        (21, None, "not 6n\\+2 or 9n\\+2; the nearest depths that are: 20, 26"),
+        (100, False, "not 6n\\+2; the nearest depths that are: 98, 104"),
+        (100, True, "not 9n\\+2; the nearest depths that are: 92, 101"),
+        (2, None, "the nearest depths that are: 8"),
+        (-5, None, "the nearest depths that are: 8"),
+        (20.5, None, "the nearest depths that are: 20, 26"),
+    ],
+)
+def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, message):
+    with pytest.raises(InputError, match=message):
+        cifar_units(depth, bottleneck)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 0}, "classes is 0"),
+        ({"input_shape": (32, 32)}, "give \\(height, width, channels\\)"),
+        ({"input_shape": (3, 32, 32)}, "looks like the other data format"),
+        ({"input_shape": (4, 4, 3)}, "at least 8 pixels"),
+        ({"input_shape": (32, 32, None)}, "number of channels must be known"),
+        ({"pooling": "mean", "include_top": False}, "known: avg, max"),
+        ({"weights": "imagenet"}, "no trained weights are downloaded"),
+        ({"output_stride": 3}, "choose one of 1, 2, 4"),
+        ({"normalization": "batchnorm"}, "unknown normalization"),
+        ({"input_tensor": np.ones((1, 32, 32, 3))}, "must be a Keras tensor"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_sentence(options, message):
+    with pytest.raises(InputError, match=message):
+        cifar_resnet(8, **options)

@@ -1,0 +1,95 @@
+"""The ImageNet networks: exact counts, both orders, the stem's special case."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from keras_preact import InputError, models
+from keras_preact.layers import PLACEMENTS
+from keras_preact.models import imagenet_resnet, multiply_adds
+from keras_preact.models.imagenet import UNITS
+
+
+def trainable(model):
+    return sum(int(np.prod(variable.shape)) for variable in model.trainable_variables)
+
+
+def count(depth):
+    """Pre-activation: kernels and norms of stem, units and head, projections, the dense layer."""
+    block, repeats = UNITS[depth]
+    channels, expansion = 64, 1 if block == "basic" else 4
+    total = 49 * 3 * 64 + 2 * 64
+    for number, (width, n) in enumerate(zip((64, 128, 256, 512), repeats, strict=True)):
+        for k in range(n):
+            if block == "basic":
+                kernels = 9 * channels * width + 9 * width * width
+                norms = 2 * channels + 2 * width
+            else:
+                kernels = channels * width + 9 * width * width + 4 * width * width
+                norms = 2 * channels + 4 * width
+            if (number, k) == (0, 0):
+                norms -= 2 * channels  # the stem has activated its input already
+            projection = channels * width * expansion if k == 0 and channels != width * expansion else 0
+            total += kernels + norms + projection
+            channels = width * expansion
+    return total + 2 * channels + (channels + 1) * 1000
+
+
+COUNTS = {18: 11_687_720, 34: 21_795_880, 50: 25_549_352, 101: 44_541_480, 152: 60_185_128, 200: 64_666_152}
+
+
+@pytest.mark.parametrize("depth", UNITS)
+def test_trainable_parameters(depth):
+    model = imagenet_resnet(depth)
+    assert trainable(model) == count(depth) == COUNTS[depth]
+
+
+def test_the_factories_are_the_networks_of_their_names():
+    for depth in UNITS:
+        for order, placement in (("preact", "full_preactivation"), ("postact", "original")):
+            factory = getattr(models, f"{order}_resnet{depth}")
+            assert f'imagenet_resnet({depth}, "{placement}"' in inspect.getsource(factory)
+    assert models.postact_resnet18(input_shape=(64, 64, 3)).name == "resnet18_original"
+
+
+def test_original_resnet50_has_torchvisions_count():
+    """25,557,032 parameters: the batch norms stand elsewhere, but are of other widths and number than pre-activated."""
+    assert trainable(imagenet_resnet(50, "original")) == 25_557_032
+
+
+def test_multiply_adds_of_resnet50():
+    """4.1 G, as published; the place of the stride changes it to 3.8 G."""
+    assert multiply_adds(imagenet_resnet(50)) == 4_089_184_256
+    assert multiply_adds(imagenet_resnet(50, stride_on="1x1")) == pytest.approx(3.86e9, rel=0.01)
+
+
+def test_the_stem_activates_before_the_pooling_and_the_first_unit_does_not_again():
+    model = imagenet_resnet(18, input_shape=(64, 64, 3))
+    names = [layer.name for layer in model.layers]
+    assert names[1:8] == [
+        "stem_conv_pad", "stem_conv", "stem_norm", "stem_pool_pad", "stem_pool", "stage1_unit01", "stage1_unit02",
+    ]  # fmt: skip
+    assert model.get_layer("stage1_unit01").first == []
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_every_placement_builds(placement):
+    model = imagenet_resnet(18, placement, classes=7, input_shape=(64, 64, 3))
+    assert model.output.shape == (None, 7)
+
+
+def test_resnext_and_wide():
+    """ResNeXt-50 32×4d: 25.0 M, Wide ResNet-50-2: 68.9 M, as torchvision counts the original order."""
+    assert trainable(imagenet_resnet(50, "original", groups=32, width_per_group=4)) == 25_028_904
+    assert trainable(imagenet_resnet(50, "original", width_per_group=128)) == 68_883_240
+
+
+def test_the_small_stem_keeps_the_resolution():
+    model = imagenet_resnet(18, stem="3x3", classes=10, input_shape=(32, 32, 3))
+    assert model.get_layer("stage4_unit02").output.shape == (None, 4, 4, 512)
+
+
+def test_an_unknown_depth_is_refused():
+    with pytest.raises(InputError, match="of depth 20; choose one of 18, 34, 50, 101, 152, 200"):
+        imagenet_resnet(20)

@@ -1,0 +1,115 @@
+"""What all networks share: top, pooling, feature maps, dilation, weights."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array
+
+from keras_preact import InputError
+from keras_preact.layers import ResidualUnit
+from keras_preact.models import cifar_resnet, feature_maps, imagenet_resnet, multiply_adds
+from keras_preact.models.resnet import Stage, dilate
+
+X = np.random.default_rng(6).normal(size=(2, 32, 32, 3)).astype("float32")
+
+
+def small(**options):
+    return cifar_resnet(8, **options)
+
+
+@pytest.mark.parametrize(("pooling", "shape"), [(None, (2, 8, 8, 64)), ("avg", (2, 64)), ("max", (2, 64))])
+def test_without_top(pooling, shape):
+    assert tuple(small(include_top=False, pooling=pooling)(X).shape) == shape
+
+
+def test_without_top_the_image_size_is_open():
+    model = small(include_top=False)
+    assert model.input_shape == (None, None, None, 3)
+    assert tuple(model(X[:, :24]).shape) == (2, 6, 8, 64)
+
+
+def test_classifier_activation():
+    y = array(small(classifier_activation="softmax")(X))
+    np.testing.assert_allclose(y.sum(1), 1, rtol=1e-5)
+    assert small().layers[-1].name == "logits"
+
+
+def test_input_tensor():
+    inputs = keras.Input((32, 32, 3), name="raw")
+    model = small(input_tensor=keras.layers.Rescaling(2.0)(inputs))
+    plain = small()
+    plain.set_weights(model.get_weights())
+    assert model.input is inputs
+    np.testing.assert_allclose(array(model(X)), array(plain(2 * X)), rtol=1e-4, atol=1e-4)
+
+
+def test_weights_from_a_file(tmp_path):
+    model = small()
+    path = tmp_path / "net.weights.h5"
+    model.save_weights(path)
+    np.testing.assert_array_equal(array(small(weights=path)(X)), array(model(X)))
+
+
+def test_weights_of_another_network_are_refused(tmp_path):
+    path = tmp_path / "net.weights.h5"
+    cifar_resnet(14).save_weights(path)
+    with pytest.raises(InputError, match="do not fit"):
+        small(weights=path)
+
+
+def test_feature_maps_have_the_networks_weights():
+    model = imagenet_resnet(18, include_top=False)
+    maps = feature_maps(model, ["stage2", "stage4"])
+    shapes = {name: tuple(y.shape) for name, y in maps(np.ones((1, 64, 64, 3), "float32")).items()}
+    assert shapes == {"stage2": (1, 8, 8, 128), "stage4": (1, 2, 2, 512)}
+    assert maps.get_layer("stage1_unit01") is model.get_layer("stage1_unit01")
+    with pytest.raises(InputError, match="unknown stage 'stage5'"):
+        feature_maps(model, ["stage5"])
+
+
+@pytest.mark.parametrize("placement", ["full_preactivation", "original"])
+@pytest.mark.parametrize("block", [{"depth": 14, "bottleneck": False}, {"depth": 11, "bottleneck": True}])
+@pytest.mark.parametrize("stride_on", ["1x1", "3x3"])
+def test_the_dilated_network_is_the_strided_one_and_what_lies_between(placement, block, stride_on):
+    """Every fourth pixel of the dilated network's map is a pixel of the strided network's, from the same weights."""
+    options = {**block, "placement": placement, "stride_on": stride_on, "include_top": False}
+    strided = cifar_resnet(input_shape=(32, 32, 3), **options)
+    dilated = cifar_resnet(input_shape=(32, 32, 3), output_stride=1, **options)
+    dilated.set_weights(strided.get_weights())
+    between, expected = array(dilated(X)), array(strided(X))
+    assert between.shape == (2, 32, 32, expected.shape[-1])
+    np.testing.assert_allclose(between[:, ::4, ::4], expected, rtol=1e-3, atol=1e-3)
+
+
+def test_output_strides_of_the_imagenet_networks():
+    for output_stride, size in ((32, 2), (16, 4), (8, 8), (4, 16)):
+        model = imagenet_resnet(18, output_stride=output_stride, include_top=False, input_shape=(64, 64, 3))
+        assert model.output.shape[1:3] == (size, size)
+    with pytest.raises(InputError, match="no output stride of 2; choose one of 4, 8, 16, 32"):
+        imagenet_resnet(18, output_stride=2)
+
+
+def test_dilation_doubles_after_each_stride_that_is_taken_away():
+    stages = dilate([Stage(1, 2), Stage(1, 2, 2), Stage(1, 2, 2), Stage(1, 2, 2)], output_stride=8, stem_stride=4)
+    assert [(s.strides, s.first_dilation, s.dilation) for s in stages] == [(1, 1, 1), (2, 1, 1), (1, 1, 2), (1, 2, 4)]
+
+
+def test_multiply_adds_need_a_size():
+    with pytest.raises(InputError, match="fixed image size"):
+        multiply_adds(small(include_top=False))
+
+
+def test_zero_init_residual_starts_every_branch_at_zero():
+    model = small(zero_init_residual=True)
+    for unit in (layer for layer in model.layers if isinstance(layer, ResidualUnit)):
+        x = np.random.default_rng(0).normal(size=(2, *unit.input.shape[1:])).astype("float32")
+        assert not array(unit.residual(unit.preactivate(x))).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("placement", "count"), [("full_preactivation", 10_327_706), ("original", 10_328_602)])
+def test_depth_1001_comes_back_from_its_configuration(placement, count):
+    """333 units are 333 nodes of the graph: no recursion as deep as the network."""
+    model = cifar_resnet(1001, placement)
+    again = keras.Model.from_config(model.get_config())
+    assert sum(int(np.prod(variable.shape)) for variable in again.trainable_variables) == count
