@@ -6,6 +6,8 @@ The one module of the package that imports tensorflow-datasets and tf.data, when
 from __future__ import annotations
 
 import importlib.util
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +172,14 @@ class _Stream(Split):
         self.builder = builder
         self.split = split
         self.image_shape = (image_size, image_size, builder.info.features["image"].shape[-1] or 3)
-        # The labels alone, without decoding an image.
+        labels = self._encoded().map(lambda example: example["label"]).batch(65_536)
+        self.labels = np.concatenate(list(labels.as_numpy_iterator())).astype(np.int32)
+
+    def _encoded(self) -> Any:
+        """Return the examples in the order of the files, their images still as they are stored."""
         import tensorflow_datasets as tfds
 
-        skip = {"image": tfds.decode.SkipDecoding()}
-        labels = _read_in_order(builder, split, decoders=skip).map(lambda example: example["label"]).batch(65_536)
-        self.labels = np.concatenate(list(tfds.as_numpy(labels))).astype(np.int32)
+        return _read_in_order(self.builder, self.split, decoders={"image": tfds.decode.SkipDecoding()})
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"the images of {self.builder.name} are read as a stream and have no order to index")
@@ -185,59 +189,70 @@ class _Stream(Split):
         digest.update(f"{info.full_name} {self.split} {len(self)} {self.image_shape}".encode())
         digest.update(self.labels)
 
-    def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Any:
-        import tensorflow as tf
-
+    def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Iterator[tuple[Any, Any]]:
         steps = self.steps_per_epoch(batch_size)
         first_epoch, skipped = divmod(first_step, steps)
+        for epoch in itertools.count(first_epoch):
+            yield from self._epoch(batch_size, seed, epoch, skipped).as_numpy_iterator()
+            skipped = 0
 
-        def epoch(number: Any) -> Any:
-            data = _read_in_order(self.builder, self.split)
-            data = data.shuffle(SHUFFLE_BUFFER, seed=seed + number, reshuffle_each_iteration=False).enumerate()
-            data = data.map(lambda i, example: self._train_image(example, (seed, number, i)), tf.data.AUTOTUNE)
-            return data.batch(batch_size, drop_remainder=True)
+    def _epoch(self, batch_size: int, seed: int, epoch: int, skipped: int) -> Any:
+        """Return the batches of one epoch but for the first `skipped`, whose images are not even decoded."""
+        import tensorflow as tf
 
-        epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int32).max)
-        return epochs.flat_map(epoch).skip(skipped).prefetch(tf.data.AUTOTUNE)
+        # Shuffled as stored: decoded, so many images would not fit into memory.
+        data = self._encoded().shuffle(SHUFFLE_BUFFER, seed=epoch_seed(seed, epoch), reshuffle_each_iteration=False)
+        data = data.enumerate().skip(skipped * batch_size)
+        data = data.map(lambda i, example: self._train_image(example, epoch_seed(seed, epoch), i), tf.data.AUTOTUNE)
+        return data.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     def test_batches(self, batch_size: int) -> Any:
         import tensorflow as tf
 
-        data = _read_in_order(self.builder, self.split).map(self._test_image, tf.data.AUTOTUNE)
+        data = self._encoded().map(self._test_image, tf.data.AUTOTUNE)
         return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
     def mean(self) -> np.ndarray:
         """Return the mean of the first 10,000 training images' centres, at every pixel the same, as for ImageNet."""
-        data = _read_in_order(self.builder, self.split).take(10_000).map(self._test_image)
+        data = self._encoded().take(10_000).map(self._test_image)
         total = sum(np.asarray(image, np.float64).mean((0, 1)) for image, _ in data.as_numpy_iterator())
         count = min(10_000, len(self))
         return np.broadcast_to(np.asarray(total) / count, self.image_shape).astype(np.float32)
 
-    def _scaled(self, image: Any, scale: Any) -> Any:
-        """Return the image with its short side `scale` times the crop's."""
+    def _scaled(self, example: Any, scale: Any) -> Any:
+        """Return the decoded image with its short side `scale` times the crop's."""
         import tensorflow as tf
 
+        image = self.builder.info.features["image"].decode_example(example["image"])
         size = tf.cast(tf.shape(image)[:2], tf.float32)
         factor = scale * self.image_shape[0] / tf.reduce_min(size)
         target = tf.maximum(tf.cast(tf.round(size * factor), tf.int32), self.image_shape[0])
         return tf.image.resize(image, target, antialias=True)
 
-    def _train_image(self, example: Any, identity: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+    def _train_image(self, example: Any, seed: int, index: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        seed, epoch, index = (tf.cast(part, tf.int32) for part in identity)
-        key = tf.stack([seed + epoch * 1_000_003, index])
+        key = tf.stack([tf.constant(seed, tf.int64), tf.cast(index, tf.int64)])
         scale = tf.random.stateless_uniform([], key, *SCALES)
-        image = self._scaled(example["image"], scale)
+        image = self._scaled(example, scale)
         image = tf.image.stateless_random_crop(image, self.image_shape, key + 1)
         return _as_uint8(image), example["label"]
 
     def _test_image(self, example: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        image = self._scaled(example["image"], SCALES[0])
+        image = self._scaled(example, SCALES[0])
         image = tf.image.resize_with_crop_or_pad(image, *self.image_shape[:2])
         return _as_uint8(tf.ensure_shape(image, self.image_shape)), example["label"]
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return a seed for one epoch of a run.
+
+    >>> epoch_seed(0, 0) != epoch_seed(0, 1) != epoch_seed(1, 0)
+    True
+    """
+    return int(np.random.SeedSequence([seed, epoch]).generate_state(1)[0] >> 1)
 
 
 def _as_uint8(image: Any) -> Any:

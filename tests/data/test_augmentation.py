@@ -1,0 +1,90 @@
+"""The paper's preprocessing, as layers."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array, check_config, check_data_formats, check_policy, check_saving
+
+from keras_preact.data import ArraySplit, PadCropFlip, PerPixelMean
+
+X = np.random.default_rng(8).normal(size=(64, 6, 5, 3)).astype("float32")
+
+
+def test_per_pixel_mean_is_zero_at_each_pixel_over_the_training_images():
+    images = np.random.default_rng(0).integers(0, 256, (50, 4, 4, 3)).astype("uint8")
+    layer = PerPixelMean()
+    layer.adapt(images)
+    np.testing.assert_allclose(array(layer(images)).mean(0), 0, atol=1e-6)
+    again = PerPixelMean()
+    again.adapt(ArraySplit(images, np.zeros(50, int)))
+    np.testing.assert_allclose(array(again.mean), images.mean(0), rtol=1e-6)
+
+
+def test_per_pixel_mean_keeps_half_precision_out_of_the_difference():
+    """255 − 254.9 in float16 would be 0 or 0.125: the difference is taken in float32."""
+    layer = PerPixelMean(scale=1.0, dtype="mixed_float16")
+    layer.adapt(np.full((1, 2, 2, 1), 254.9))
+    y = layer(np.full((1, 2, 2, 1), 255, "uint8"))
+    assert keras.backend.standardize_dtype(y.dtype) == "float16"
+    np.testing.assert_allclose(array(y), 0.1, atol=1e-3)
+
+
+@pytest.mark.parametrize("make", [PerPixelMean, PadCropFlip])
+def test_harness(make):
+    check_config(make())
+    check_saving(make(), (X,))
+    for policy in ("float32", "mixed_float16", "mixed_bfloat16"):
+        check_policy(make(dtype=policy), (X.astype("float32"),), policy)
+
+
+def test_the_data_formats_agree_at_inference_and_draw_alike_in_training():
+    check_data_formats(PadCropFlip, (X,), 0)
+    last, first = PadCropFlip(seed=3), PadCropFlip(seed=3, data_format="channels_first")
+    y = array(first(X.transpose(0, 3, 1, 2), training=True)).transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(y, array(last(X, training=True)))
+
+
+def test_every_result_is_one_of_the_possible_crops_of_the_padded_image():
+    y = array(PadCropFlip(padding=2, seed=1)(X, training=True))
+    padded = np.pad(X, [(0, 0), (2, 2), (2, 2), (0, 0)])
+    found = set()
+    for image, source in zip(y, padded, strict=True):
+        matches = [
+            (top, left, flip)
+            for top in range(5)
+            for left in range(5)
+            for flip in (1, -1)
+            if np.array_equal(image, source[top : top + 6, left : left + 5][:, ::flip])
+        ]
+        assert matches
+        found.add(matches[0])
+    assert len(found) > 30  # 64 draws of 50 possibilities: most are there
+    assert {flip for *_, flip in found} == {1, -1}
+
+
+def test_draws_are_uniform():
+    layer = PadCropFlip(padding=1, seed=2)
+    x = np.broadcast_to(np.arange(1.0, 10).reshape(1, 3, 3, 1), (6000, 3, 3, 1)).astype("float32")
+    centre = array(layer(x, training=True))[:, 1, 1, 0]
+    values, counts = np.unique(centre, return_counts=True)
+    np.testing.assert_array_equal(values, np.arange(1, 10))
+    np.testing.assert_allclose(counts / 6000, 1 / 9, atol=0.02)
+
+
+def test_at_inference_nothing_happens_and_the_seed_state_moves_in_training_alone():
+    layer = PadCropFlip(seed=0)
+    state = array(layer.generator.state)
+    np.testing.assert_array_equal(array(layer(X)), X)
+    np.testing.assert_array_equal(array(layer.generator.state), state)
+    first, second = array(layer(X, training=True)), array(layer(X, training=True))
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(array(PadCropFlip(seed=0)(X, training=True)), first)
+
+
+def test_runs_inside_a_compiled_model():
+    inputs = keras.Input((6, 5, 3), dtype="uint8")
+    outputs = keras.layers.Dense(1)(keras.layers.Flatten()(PadCropFlip(seed=0)(PerPixelMean()(inputs))))
+    model = keras.Model(inputs, outputs)
+    model.compile("sgd", "mse")
+    history = model.fit(X.astype("uint8"), np.zeros((64, 1)), batch_size=16, epochs=1, verbose=0)
+    assert np.isfinite(history.history["loss"][0])

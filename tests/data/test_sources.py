@@ -1,0 +1,147 @@
+"""Arrays, folders, the bundled images, and what is refused."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_preact import InputError
+from keras_preact.data import ArraySplit, bundled_cifar10, from_arrays, from_folder, load_dataset
+
+
+def pixels(count, size=8):
+    return np.random.default_rng(0).integers(0, 256, (count, size, size, 3)).astype("uint8")
+
+
+# ---- bundled ---------------------------------------------------------------------------------------------------------
+
+
+def test_bundled_images_are_the_first_of_each_class_of_cifar10():
+    """SHA-256 of images and labels, taken from the whole CIFAR-10 when the subset was made."""
+    data = bundled_cifar10()
+
+    def digest(split):
+        return hashlib.sha256(split.images.tobytes() + split.labels.astype("uint8").tobytes()).hexdigest()
+
+    assert digest(data.train) == "c65a8e17914f8d30740c538461b87e2cd2199e251a68f826d89a9b1b377a892c"
+    assert digest(data.test) == "2d34d5dc5491f71e1de575ecdfc7287f543e2c8ae81278990a0dba0f0af2d57d"
+
+
+def test_bundled_classes_are_balanced_and_named():
+    data = bundled_cifar10()
+    assert np.bincount(data.train.labels).tolist() == [400] * 10
+    assert np.bincount(data.test.labels).tolist() == [100] * 10
+    assert data.class_names[3] == "cat"
+
+
+def test_no_test_image_is_a_training_image():
+    data = bundled_cifar10()
+    training = {image.tobytes() for image in data.train.images}
+    assert not any(image.tobytes() in training for image in data.test.images)
+
+
+def test_the_bundle_is_small():
+    from pathlib import Path
+
+    import keras_preact.data
+
+    folder = Path(keras_preact.data.__file__).parent / "bundled"
+    assert sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) <= 12e6
+    assert (folder / "README.md").is_file()
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------------------
+
+
+def test_arrays():
+    data = from_arrays(pixels(6), [0, 1, 2] * 2, pixels(3), [[0], [1], [2]], class_names=["a", "b", "c"])
+    assert (data.classes, data.image_shape, len(data.train), len(data.test)) == (3, (8, 8, 3), 6, 3)
+    np.testing.assert_allclose(data.train.mean(), pixels(6).mean(0), rtol=1e-6)
+
+
+def test_the_fingerprint_tells_data_apart():
+    x, y = pixels(4), np.array([0, 1, 0, 1])
+    base = from_arrays(x, y, x, y).fingerprint()
+    assert from_arrays(x.copy(), y.copy(), x, y).fingerprint() == base
+    assert from_arrays(x, 1 - y, x, y).fingerprint() != base
+    assert from_arrays(255 - x, y, x, y).fingerprint() != base
+    assert from_arrays(x, y, 255 - x, y).fingerprint() != base
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x_train": pixels(4).astype("float32")}, "dtype float32 are not uint8; give pixels from 0 to 255"),
+        ({"x_train": pixels(4)[0]}, "are not \\(number, height, width, channels\\)"),
+        ({"y_train": [0, 1, 0]}, "4 images have 3 labels"),
+        ({"y_test": [0, 2, 0, 1]}, "a test label of arrays is 2, but its 2 classes are numbered 0 to 1"),
+        ({"y_train": [0, 1, -1, 1]}, "a training label of arrays is -1"),
+        ({"x_test": pixels(4, 9)}, "test images \\(9, 9, 3\\); bring them to one shape"),
+        ({"y_train": [0, 0, 0, 0], "class_names": ["a", "b"]}, "the class b of arrays has no training image"),
+        ({"y_train": [0] * 4, "y_test": [0] * 4}, "takes at least 2"),
+        ({"x_test": pixels(0), "y_test": np.zeros(0, int)}, "has no test images"),
+    ],
+)
+def test_bad_arrays_are_refused_with_a_sentence(change, message):
+    good = {"x_train": pixels(4), "y_train": [0, 1, 0, 1], "x_test": pixels(4), "y_test": [0, 1, 0, 1]}
+    with pytest.raises(InputError, match=message):
+        from_arrays(**{**good, **change})
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, count in (("train", 3), ("val", 2)):
+        for number, name in enumerate(("cats", "dogs")):
+            (tmp_path / split / name).mkdir(parents=True)
+            for k in range(count):
+                image = np.full((20, 30, 3), 100 * number + k, "uint8")
+                Image.fromarray(image).save(tmp_path / split / name / f"{k}.png")
+    return tmp_path
+
+
+def test_a_folder_of_class_folders(folder):
+    data = from_folder(folder, image_size=16)
+    assert (data.class_names, data.image_shape) == (("cats", "dogs"), (16, 16, 3))
+    images, labels = data.train.batch(np.arange(6))
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert images[:, 3, 4, 1].tolist() == [0, 1, 2, 100, 101, 102]
+
+
+def test_grey_and_transparent_images_become_rgb(folder):
+    Image.fromarray(np.full((40, 40), 7, "uint8")).save(folder / "train" / "cats" / "grey.png")
+    Image.fromarray(np.full((40, 40, 4), 7, "uint8")).save(folder / "train" / "cats" / "transparent.png")
+    images, _ = from_folder(folder).train.batch(np.arange(5))
+    assert images.shape == (5, 32, 32, 3)
+
+
+def test_an_image_that_is_cut_short_is_named(folder):
+    broken = folder / "train" / "dogs" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    with pytest.raises(InputError, match=r"train/dogs/1.png cannot be read .*replace or remove it"):
+        from_folder(folder).train.batch(np.arange(6))
+
+
+def test_bad_folders_are_refused_with_a_sentence(folder, tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        from_folder(tmp_path / "nothing")
+    with pytest.raises(InputError, match="has no train/ or no test/ folder"):
+        from_folder(folder / "train")
+    with pytest.raises(InputError, match="at least 8 pixels"):
+        from_folder(folder, image_size=4)
+    (folder / "train" / "birds").mkdir()
+    with pytest.raises(InputError, match="differ in the classes birds"):
+        from_folder(folder)
+    (folder / "val" / "birds").mkdir()
+    with pytest.raises(InputError, match="train/birds has no image"):
+        from_folder(folder)
+    with pytest.raises(InputError, match="--dataset folder needs --data-dir"):
+        load_dataset("folder")
+
+
+def test_splits_have_their_length_and_steps():
+    split = ArraySplit(pixels(10), np.zeros(10, int))
+    assert (len(split), split.steps_per_epoch(3)) == (10, 3)

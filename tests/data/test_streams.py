@@ -1,0 +1,138 @@
+"""tensorflow-datasets: by name, in memory or as a stream, and every way in which a set can be missing."""
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+tfds = pytest.importorskip("tensorflow_datasets")
+pytest.importorskip("tensorflow")
+
+from keras_preact import InputError
+from keras_preact.data import from_tfds, load_dataset
+from keras_preact.data.batches import TrainBatches
+
+WHOLE_CIFAR10 = os.environ.get("KERAS_PREACT_CIFAR10", "data")
+
+
+def write_set(name, folder, shape, test="test", size=None):
+    """Prepare a small classification set where tensorflow-datasets finds it."""
+    features = tfds.features.FeaturesDict(
+        {"image": tfds.features.Image(shape=shape), "label": tfds.features.ClassLabel(names=["a", "b"])}
+    )
+    rng = np.random.default_rng(0)
+
+    def examples(count):
+        for k in range(count):
+            height, width = size(k) if size else shape[:2]
+            yield {"image": rng.integers(0, 256, (height, width, 3)).astype("uint8"), "label": k % 2}
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name=name,
+        version="1.0.0",
+        features=features,
+        split_datasets={"train": enumerate(examples(12)), test: enumerate(examples(6))},
+        data_dir=str(folder),
+        disable_shuffling=True,
+    )
+    return folder
+
+
+@pytest.fixture
+def equal_sizes(tmp_path):
+    return write_set("small_equal", tmp_path, (8, 8, 3))
+
+
+@pytest.fixture
+def other_sizes(tmp_path):
+    return write_set("small_photos", tmp_path, (None, None, 3), "validation", size=lambda k: (20 + k, 40 - k))
+
+
+def test_equal_sizes_are_read_into_memory_in_order(equal_sizes):
+    data = from_tfds("small_equal", equal_sizes, download=False)
+    assert (len(data.train), len(data.test), data.image_shape) == (12, 6, (8, 8, 3))
+    assert data.class_names == ("a", "b")
+    assert data.train.labels.tolist() == [0, 1] * 6
+    assert data.fingerprint() == load_dataset("small_equal", equal_sizes).fingerprint()
+    with pytest.raises(InputError, match="leave out the image size"):
+        from_tfds("small_equal", equal_sizes, image_size=16)
+
+
+def batches_of(split, first_step, count, seed=0):
+    batches = itertools.islice(split.train_batches(4, seed, first_step), count)
+    return [(images, labels.tolist()) for images, labels in batches]
+
+
+def test_other_sizes_are_a_stream_that_can_be_taken_up_at_a_step(other_sizes):
+    data = from_tfds("small_photos", other_sizes, image_size=16, download=False)
+    assert (len(data.train), len(data.test), data.image_shape) == (12, 6, (16, 16, 3))
+    whole = batches_of(data.train, 0, 7)
+    for step in (2, 3, 5):
+        for (a, la), (b, lb) in zip(batches_of(data.train, step, 7 - step), whole[step:], strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert la == lb
+    epochs = [sorted(label for _, labels in whole[i : i + 3] for label in labels) for i in (0, 3)]
+    assert epochs == [[0] * 6 + [1] * 6] * 2
+    assert not np.array_equal(whole[0][0], whole[3][0])
+    assert not np.array_equal(whole[0][0], batches_of(data.train, 0, 1, seed=1)[0][0])
+
+
+def test_the_streams_test_images_are_all_there_in_uint8(other_sizes):
+    data = from_tfds("small_photos", other_sizes, image_size=16)
+    batches = list(data.test.test_batches(4).as_numpy_iterator())
+    assert [len(labels) for _, labels in batches] == [4, 2]
+    assert batches[0][0].dtype == np.uint8
+    assert data.train.mean().shape == (16, 16, 3)
+
+
+def test_other_sizes_need_an_image_size(other_sizes):
+    with pytest.raises(InputError, match=r"differ in size .*; give --image-size, for example 224"):
+        from_tfds("small_photos", other_sizes)
+
+
+def test_a_set_that_does_not_exist_is_refused_with_the_nearest_names(tmp_path):
+    with pytest.raises(InputError, match=r"there is no data set 'cifar11' \(did you mean .*cifar10"):
+        load_dataset("cifar11", tmp_path)
+
+
+def test_a_set_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match="the data set cifar10 is not prepared in"):
+        from_tfds("cifar10", tmp_path, download=False)
+
+
+def test_a_set_of_which_a_file_is_missing_or_empty_is_refused(equal_sizes):
+    file = next(equal_sizes.rglob("*train*tfrecord*"))
+    contents = file.read_bytes()
+    file.write_bytes(b"")
+    with pytest.raises(InputError, match=r"only half written: .* is missing or empty; remove its folder"):
+        from_tfds("small_equal", equal_sizes)
+    file.unlink()
+    with pytest.raises(InputError, match="only half written"):
+        from_tfds("small_equal", equal_sizes)
+    file.write_bytes(contents[: len(contents) // 2])
+    with pytest.raises(InputError, match="cannot be read"):
+        from_tfds("small_equal", equal_sizes)
+
+
+def test_a_preparation_that_was_broken_off_is_refused(tmp_path):
+    remains = tmp_path / "cifar10" / "3.0.2"
+    remains.mkdir(parents=True)
+    (remains / "cifar10-train.tfrecord-00000-of-00001").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"half written|not prepared|cannot be opened"):
+        from_tfds("cifar10", tmp_path, download=False)
+
+
+@pytest.mark.skipif(
+    not (Path(WHOLE_CIFAR10) / "cifar10").is_dir(),
+    reason="the whole CIFAR-10 is not here; set KERAS_PREACT_CIFAR10 to the data_dir that holds it",
+)
+def test_the_whole_cifar10():
+    data = load_dataset("cifar10", WHOLE_CIFAR10)
+    assert (len(data.train), len(data.test), data.image_shape) == (50_000, 10_000, (32, 32, 3))
+    assert np.bincount(data.train.labels).tolist() == [5000] * 10
+    # The means that everyone subtracts, per channel.
+    np.testing.assert_allclose(data.train.mean().mean((0, 1)), [125.3, 123.0, 113.9], atol=0.1)
+    assert data.train.steps_per_epoch(128) == 390
+    assert TrainBatches(data.train, 128)[389][0].shape == (128, 32, 32, 3)

@@ -1,0 +1,127 @@
+"""Checkpoints: whole or not there, and everything that a run needs."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+from harness import array
+
+from keras_preact import InputError
+from keras_preact.training import Checkpoint
+
+
+def model(units=3):
+    inputs = keras.Input((4,))
+    x = keras.layers.Dropout(0.5, seed=1)(keras.layers.BatchNormalization()(inputs))
+    made = keras.Model(inputs, keras.layers.Dense(units)(x))
+    made.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"], jit_compile=False)
+    made.optimizer.build(made.trainable_variables)
+    return made
+
+
+def train(made, steps=1):
+    for k in range(steps):
+        x = np.random.default_rng(k).normal(size=(8, 4)).astype("float32")
+        made.train_on_batch(x, np.ones((8, made.output.shape[-1])))
+
+
+def test_everything_comes_back_to_the_bit(tmp_path):
+    """Weights, statistics, momentum, the counter of steps, metrics, and the state of the random draws."""
+    first, second = model(), model()
+    train(first, 3)
+    Checkpoint(tmp_path, first).save(3)
+    checkpoint = Checkpoint(tmp_path, second)
+    train(second, 1)
+    assert checkpoint.restore() == 3
+    for a, b in zip(Checkpoint(tmp_path, first).variables(), checkpoint.variables(), strict=True):
+        np.testing.assert_array_equal(np.asarray(a.value), np.asarray(b.value))
+    train(first, 2), train(second, 2)
+    for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_the_random_state_is_part_of_it(tmp_path):
+    made = model()
+    names = [variable.path for variable in Checkpoint(tmp_path, made).variables()]
+    assert any("seed" in name for name in names)
+    assert any("iteration" in name for name in names)
+    assert len(names) == len(set(map(id, Checkpoint(tmp_path, made).variables())))
+
+
+def test_the_newest_two_are_kept(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    for step in (1, 5, 10, 200):
+        checkpoint.save(step)
+    assert [path.name for path in checkpoint.files()] == ["step-000000010.npz", "step-000000200.npz"]
+
+
+def test_a_checkpoint_that_is_cut_short_is_passed_over_for_the_one_before(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    newest = checkpoint.save(2)
+    newest.write_bytes(newest.read_bytes()[:-200])
+    assert checkpoint.restore() == 1
+
+
+def test_a_flipped_byte_is_noticed(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    newest = checkpoint.save(2)
+    contents = bytearray(newest.read_bytes())
+    with np.load(newest) as data:
+        kernel = data[data.files[1]].tobytes()
+    place = bytes(contents).index(kernel)
+    contents[place] ^= 1
+    newest.write_bytes(contents)
+    assert checkpoint.restore() == 1
+
+
+def test_where_none_can_be_read_it_says_so(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1).write_bytes(b"")
+    with pytest.raises(InputError, match=r"no checkpoint in .* can be read"):
+        checkpoint.restore()
+
+
+def test_without_a_checkpoint_the_step_is_zero(tmp_path):
+    assert Checkpoint(tmp_path / "none", model()).restore() == 0
+
+
+def test_the_checkpoint_of_another_network_is_refused_and_changes_nothing(tmp_path):
+    Checkpoint(tmp_path, model()).save(1)
+    other = model(units=5)
+    before = other.get_weights()
+    with pytest.raises(InputError, match="belongs to another network"):
+        Checkpoint(tmp_path, other).restore()
+    for a, b in zip(before, other.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_failed_save_leaves_the_old_one_and_no_rubbish(tmp_path):
+    """The file size limit does what a full disk does."""
+    resource = pytest.importorskip("resource")
+    import signal
+
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(OSError):
+            checkpoint.save(2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert os.listdir(tmp_path) == ["step-000000001.npz"]
+    assert checkpoint.restore() == 1
+
+
+def test_what_a_killed_save_left_is_in_nobodys_way(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    (tmp_path / "step-000000002.partial").write_bytes(b"half")
+    assert checkpoint.restore() == 1
+    assert checkpoint.save(2).exists()
+    assert array(checkpoint.model.weights[0]).shape == (4,)

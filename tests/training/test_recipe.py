@@ -1,0 +1,91 @@
+"""The paper's recipe as data, and the optimizer and schedules that it stands for."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array
+
+from keras_preact import InputError
+from keras_preact.training import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
+
+
+def rates(schedule, steps, at):
+    made = schedule.to_keras(steps)
+    return [float(keras.ops.convert_to_numpy(made(step))) for step in at]
+
+
+def test_the_papers_recipe():
+    """Appendix: 64k steps of 128; 0.1, ÷ 10 at 32k and 48k, 0.01 for 400 steps; SGD 0.9, decay 1e-4 on everything."""
+    recipe = RECIPES["paper"]
+    assert (recipe.steps, recipe.batch_size, recipe.momentum, recipe.nesterov) == (64_000, 128, 0.9, False)
+    assert (recipe.weight_decay, recipe.decays, recipe.augment, recipe.per_pixel_mean) == (1e-4, "all", True, True)
+    at = [0, 399, 400, 31_999, 32_000, 47_999, 48_000, 63_999]
+    np.testing.assert_allclose(
+        rates(recipe.schedule, 64_000, at), [0.01, 0.01, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rtol=1e-5
+    )
+
+
+def test_without_warmup():
+    np.testing.assert_allclose(rates(StepSchedule(warmup_steps=0, drops=(5,)), 10, [0, 4, 5]), [0.1, 0.1, 0.01])
+
+
+def test_cosine():
+    got = rates(CosineSchedule(0.2, warmup_steps=10), 110, [0, 5, 10, 60, 109])
+    np.testing.assert_allclose(got, [0, 0.1, 0.2, 0.1, 0.2 * (1 + np.cos(np.pi * 0.99)) / 2], atol=1e-6)
+    assert rates(CosineSchedule(0.2, warmup_steps=10), 1, [0]) == [pytest.approx(0.2)]
+
+
+def test_another_length_keeps_the_proportions():
+    short = RECIPES["paper"].with_steps(640)
+    assert (short.schedule.drops, short.schedule.warmup_steps, short.steps) == ((320, 480), 4, 640)
+    with pytest.raises(InputError, match="training steps is 0; give at least 1"):
+        short.with_steps(0)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_survive_json(name):
+    import json
+
+    recipe = RECIPES[name]
+    assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+def test_an_unknown_recipe_is_refused():
+    with pytest.raises(InputError, match="known: paper, short, demo"):
+        get_recipe("fast")
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_weight_decay_is_the_gradient_of_half_the_squared_norm(nesterov):
+    """Equal to Keras's SGD on gradients to which λw was added by hand, momentum included."""
+    w, reference = keras.Variable([2.0, -1.0], name="kernel"), keras.Variable([2.0, -1.0], name="kernel")
+    ours = CoupledSGD(0.1, momentum=0.9, decay=0.01, nesterov=nesterov)
+    plain = keras.optimizers.SGD(0.1, momentum=0.9, nesterov=nesterov)
+    for gradient in ([1.0, 0.5], [-0.3, 0.2], [0.1, 0.1]):
+        ours.apply([keras.ops.array(gradient)], [w])
+        plain.apply([keras.ops.array(gradient) + 0.01 * keras.ops.convert_to_tensor(reference)], [reference])
+    np.testing.assert_allclose(array(w), array(reference), rtol=1e-6)
+
+
+def test_it_is_not_kerass_decoupled_decay_nor_its_l2_penalty():
+    w, other = keras.Variable([2.0], name="kernel"), keras.Variable([2.0], name="kernel")
+    ours, keras_own = CoupledSGD(0.1, momentum=0.9, decay=0.1), keras.optimizers.SGD(0.1, 0.9, weight_decay=0.1)
+    for _ in range(3):
+        ours.apply([keras.ops.array([1.0])], [w])
+        keras_own.apply([keras.ops.array([1.0])], [other])
+    assert abs(float(w[0]) - float(other[0])) > 0.01
+
+
+def test_decay_of_kernels_alone():
+    kernel, gamma = keras.Variable([1.0], name="kernel"), keras.Variable([1.0], name="gamma")
+    CoupledSGD(1.0, momentum=0.0, decay=0.5, decays="kernels").apply([keras.ops.zeros((1,))] * 2, [kernel, gamma])
+    assert (float(kernel[0]), float(gamma[0])) == (0.5, 1.0)
+    CoupledSGD(1.0, momentum=0.0, decay=0.5).apply([keras.ops.zeros((1,))] * 2, [kernel, gamma])
+    assert (float(kernel[0]), float(gamma[0])) == (0.25, 0.5)
+
+
+def test_the_optimizer_survives_serialization():
+    optimizer = RECIPES["short"].optimizer()
+    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
+    assert again.get_config() == optimizer.get_config()
+    assert again.decay == 5e-4

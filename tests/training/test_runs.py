@@ -1,0 +1,73 @@
+"""The run folder and its provenance."""
+
+import json
+
+import pytest
+
+from keras_preact import InputError
+from keras_preact.training import RunFolder, next_free_folder
+from keras_preact.training.runs import METRICS, environment
+
+
+def row(step):
+    return {**dict.fromkeys(METRICS, 0.1), "step": step, "epoch": step}
+
+
+def test_a_run_never_overwrites_another(tmp_path):
+    folder = RunFolder.create(tmp_path / "a" / "run")
+    folder.update_record(status="running")
+    with pytest.raises(InputError, match="exists already and is not overwritten; name another folder"):
+        RunFolder.create(folder.path)
+    assert RunFolder.open(folder.path).record() == {"status": "running"}
+
+
+def test_an_empty_folder_is_taken(tmp_path):
+    assert RunFolder.create(tmp_path).path == tmp_path
+
+
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
+    (tmp_path / "run").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        RunFolder.create(tmp_path / "run")
+    with pytest.raises(InputError, match="cannot make the folder"):
+        RunFolder.create(tmp_path / "run" / "below")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_metrics_are_written_read_and_cut(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step in (1, 2, 3):
+        folder.append_metrics(row(step))
+    folder.cut_metrics(2)
+    folder.append_metrics(row(3))
+    assert [r["step"] for r in folder.metrics()] == [1, 2, 3]
+    assert folder.metrics_path.read_text().splitlines()[0] == ",".join(METRICS)
+    assert folder.metrics()[0]["test_error"] == 0.1
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"is not a run folder \(it has no run.json\)"):
+        RunFolder.open(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(InputError, match=r"run.json cannot be read"):
+        RunFolder.open(tmp_path).record()
+
+
+def test_the_next_free_folder(tmp_path):
+    (tmp_path / "demo-001").mkdir()
+    assert next_free_folder(tmp_path, "demo").name == "demo-002"
+
+
+def test_provenance_names_versions_commit_and_hardware_but_no_host_and_no_path():
+    import os
+    import platform
+
+    about = environment()
+    assert {"python", "keras", "keras_preact", "backend", "numpy"} <= set(about["versions"])
+    assert about["hardware"]["cores"] >= 1
+    assert about["hardware"]["memory_gib"] > 0
+    text = json.dumps(about)
+    assert os.getcwd() not in text
+    assert platform.node() not in text or len(platform.node()) < 4
+    if about["commit"] is not None:
+        assert len(about["commit"]["id"]) == 40

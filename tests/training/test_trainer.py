@@ -1,0 +1,200 @@
+"""Training into a run folder: what it leaves, and that stopping and resuming changes nothing."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import keras
+import numpy as np
+import pytest
+from harness import array
+
+from keras_preact import InputError
+from keras_preact.data import from_arrays
+from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig, RunFolder, evaluate, resume, start
+from keras_preact.training.trainer import build_model, check_precision, parts
+
+RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
+CONFIG = RunConfig(options={"depth": 8, "placement": "full_preactivation"}, dataset="tiny", recipe=RECIPE, seed=3)
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Sends this process a signal after so many steps: Ctrl-C, as seen from inside."""
+
+    def __init__(self, step, number=signal.SIGINT):
+        super().__init__()
+        self.step, self.number, self.done = step, number, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.done += 1
+        if self.done == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def rows_without_time(folder):
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in folder.metrics()]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, tiny_dataset):
+    """A run of 14 steps, 6 an epoch, without a stop."""
+    return start(CONFIG, tmp_path_factory.mktemp("runs") / "whole", dataset=tiny_dataset)
+
+
+def test_what_a_run_leaves(whole):
+    record = whole.record()
+    assert record["status"] == "finished"
+    assert RunConfig.from_dict(record["config"]) == CONFIG
+    assert record["data"]["train_images"] == 60
+    assert record["step"] == record["steps"] == 14
+    assert record["seconds"] > 0
+    assert record["environment"]["versions"]["keras"] == keras.__version__
+    assert [row["step"] for row in whole.metrics()] == [6, 12, 14]
+    assert record["result"]["test_error"] == whole.metrics()[-1]["test_error"]
+    assert whole.curves_path.read_bytes()[:4] == b"\x89PNG"
+    assert list(whole.tensorboard_path.rglob("events*"))
+    assert not list(whole.path.rglob("*.partial*"))
+
+
+def test_the_saved_model_has_the_test_error_of_the_record(whole, tiny_dataset):
+    measured = evaluate(whole.path, dataset=tiny_dataset)
+    assert measured["test_error"] == pytest.approx(whole.record()["result"]["test_error"], abs=1e-4)
+
+
+def test_the_saved_model_takes_raw_images_and_does_not_augment(whole, tiny_dataset):
+    model = keras.models.load_model(whole.model_path, safe_mode=True)
+    images = tiny_dataset.test.images
+    np.testing.assert_array_equal(array(model(images)), array(model(images)))
+    assert model.input_shape == (None, 8, 8, 3)
+
+
+@pytest.mark.parametrize("stop", [3, 6, 7, 13])
+def test_a_run_that_is_stopped_and_resumed_is_equal_to_the_bit(whole, tiny_dataset, tmp_path, stop):
+    """In the middle of an epoch, at its end, just after it, and in a last epoch that is cut short."""
+    with pytest.raises(Interrupted, match=f"SIGINT after step {stop}"):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(stop)])
+    assert RunFolder.open(tmp_path / "run").record()["status"] == "interrupted"
+    folder = resume(tmp_path / "run", dataset=tiny_dataset)
+    assert rows_without_time(folder) == rows_without_time(whole)
+    a, b = (keras.models.load_model(run.model_path).get_weights() for run in (whole, folder))
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_the_comparison_above_can_fail(whole, tiny_dataset, tmp_path):
+    """With another data order, or another draw of the augmentation, the weights do differ."""
+    other = start(dataclasses.replace(CONFIG, seed=4), tmp_path / "other", dataset=tiny_dataset)
+    assert rows_without_time(other) != rows_without_time(whole)
+
+
+def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
+    with pytest.raises(Interrupted):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
+    with pytest.raises(Interrupted, match="SIGTERM after step 9"):
+        resume(tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(7, signal.SIGTERM)])
+    assert rows_without_time(resume(tmp_path / "run", dataset=tiny_dataset)) == rows_without_time(whole)
+
+
+def test_signals_are_handed_back_after_a_run(whole):
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_dropout_and_drop_path_resume_too(tiny_dataset, tmp_path):
+    config = dataclasses.replace(CONFIG, options={"depth": 8, "shortcut": "dropout", "drop_path": 0.3})
+    straight = start(config, tmp_path / "straight", dataset=tiny_dataset)
+    with pytest.raises(Interrupted):
+        start(config, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(8)])
+    assert rows_without_time(resume(tmp_path / "run", dataset=tiny_dataset)) == rows_without_time(straight)
+
+
+def test_it_learns(tiny_dataset, tmp_path):
+    """Three kinds of brightness are told apart after 60 steps."""
+    recipe = dataclasses.replace(RECIPE, steps=60, augment=False)
+    folder = start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "run", dataset=tiny_dataset)
+    assert folder.record()["result"]["test_error"] <= 10
+
+
+@pytest.mark.parametrize("precision", ["mixed_float16", "mixed_bfloat16"])
+def test_mixed_precision_trains_and_sets_the_policy_back(precision, tiny_dataset, tmp_path):
+    config = dataclasses.replace(CONFIG, precision=precision, recipe=dataclasses.replace(RECIPE, steps=4))
+    folder = start(config, tmp_path / "run", dataset=tiny_dataset)
+    assert np.isfinite(folder.record()["result"]["train_loss"])
+    assert keras.config.dtype_policy().name == "float32"
+    model = keras.models.load_model(folder.model_path)
+    assert model.get_layer("stage1_unit01").compute_dtype == precision.removeprefix("mixed_")
+
+
+def test_float16_scales_its_loss(tiny_dataset):
+    model = build_model(dataclasses.replace(CONFIG, precision="mixed_float16"), tiny_dataset)
+    assert type(model.optimizer).__name__ == "LossScaleOptimizer"
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
+    for change, message in (
+        ({"options": {"depth": 21}}, "nearest depths that are: 20, 26"),
+        ({"options": {"deepness": 20}}, "does not take these options"),
+        ({"network": "resnet"}, "unknown network 'resnet'"),
+        ({"precision": "float8"}, "unknown precision 'float8'"),
+        ({"recipe": dataclasses.replace(RECIPE, batch_size=61)}, "does not fit 60 training images"),
+    ):
+        with pytest.raises(InputError, match=message):
+            start(dataclasses.replace(CONFIG, **change), tmp_path / "run", dataset=tiny_dataset)
+        assert not (tmp_path / "run").exists()
+
+
+def test_a_precision_that_the_backend_lacks_is_refused(monkeypatch):
+    def fail(*args, **kwargs):
+        raise NotImplementedError
+
+    monkeypatch.setattr(keras.ops, "conv", fail)
+    with pytest.raises(InputError, match="cannot compute in float16 on this device; use --precision float32"):
+        check_precision("mixed_float16")
+
+
+def test_a_finished_run_is_not_resumed(whole, tiny_dataset):
+    with pytest.raises(InputError, match="is finished"):
+        resume(whole.path, dataset=tiny_dataset)
+
+
+def test_other_data_than_the_run_began_with_are_refused(tiny_dataset, tmp_path):
+    with pytest.raises(Interrupted):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
+    train, test = tiny_dataset.train, tiny_dataset.test
+    other = from_arrays(train.images + 1, train.labels, test.images, test.labels, name="tiny")
+    with pytest.raises(InputError, match=r"are not those that .* began with"):
+        resume(tmp_path / "run", dataset=other)
+
+
+def test_evaluation_of_other_data_checks_shape_and_classes(whole):
+    x = np.zeros((4, 16, 16, 3), "uint8")
+    with pytest.raises(InputError, match=r"are \(16, 16, 3\), the run's are \(8, 8, 3\)"):
+        evaluate(whole.path, dataset=from_arrays(x, [0, 1] * 2, x, [0, 1] * 2))
+    x = np.zeros((5, 8, 8, 3), "uint8")
+    with pytest.raises(InputError, match="has 5 classes, the run's network tells 3 apart"):
+        evaluate(whole.path, dataset=from_arrays(x, range(5), x, range(5)))
+
+
+def test_evaluation_of_an_unfinished_run_says_how_to_finish_it(tiny_dataset, tmp_path):
+    with pytest.raises(Interrupted):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
+    with pytest.raises(InputError, match="has no trained model yet; finish it first with `train --resume"):
+        evaluate(tmp_path / "run", dataset=tiny_dataset)
+
+
+def test_parts_cover_every_step_once():
+    for step, steps, per_epoch in ((0, 14, 6), (3, 14, 6), (6, 14, 6), (13, 14, 6), (0, 5, 6), (0, 12, 6), (2, 3, 1)):
+        cut = parts(step, steps, per_epoch)
+        lengths = [(part.last_epoch - part.first_epoch) * part.steps_per_epoch for part in cut]
+        assert sum(lengths) == steps - step
+        assert [part.first_step for part in cut] == [step + sum(lengths[:i]) for i in range(len(cut))]
+        assert all(part.first_epoch == part.first_step // per_epoch for part in cut)
+
+
+def test_run_json_is_plain(whole):
+    text = whole.record_path.read_text()
+    assert json.loads(text)["config"]["recipe"]["schedule"]["kind"] == "cosine"
+    assert str(whole.path) not in text
