@@ -263,7 +263,7 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
 def _progress(name: str, config: Any) -> list[Any]:
     from keras_preact.console import ProgressBar
 
-    return [ProgressBar(name.replace("_", " "), config.recipe.steps, config.recipe.batch_size)]
+    return [ProgressBar(name, config.recipe.steps, config.recipe.batch_size)]
 
 
 def _progress_of_run(path: Path) -> list[Any]:
@@ -304,7 +304,7 @@ def _say(error: Exception) -> int:
     if isinstance(error, InputError):
         message, status = f"error: {error}", 2
     elif stopped is not None:
-        message, status = f"{error}; go on with `keras-preact train --resume RUN`", 128 + stopped
+        message, status = str(error), 128 + stopped
     elif isinstance(error, OSError):
         message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}", 1
     else:

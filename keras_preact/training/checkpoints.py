@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,14 @@ class Checkpoint:
 
     Args:
         folder: where the files stand; made when first needed.
-        model: a compiled model with a built optimizer.
+        model: a compiled model whose optimizer and metrics are built, as they are after one step of training.
 
     Example:
 
     >>> import tempfile
     >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
     >>> model.compile("sgd", "mse")
+    >>> _ = model.train_on_batch(np.ones((4, 2)), np.ones((4, 1)))
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     checkpoint = Checkpoint(Path(folder), model)
     ...     _ = checkpoint.save(step=7)
@@ -52,6 +54,10 @@ class Checkpoint:
         candidates = [*self.model.variables, *self.model.optimizer.variables, *self.model.metrics_variables]
         return list({id(variable): variable for variable in candidates}.values())
 
+    def _names(self) -> list[str]:
+        """Return the variables' names without the numbers by which Keras tells equal names in one process apart."""
+        return [re.sub(r"_\d+(?=_|$)", "", variable.name) for variable in self.variables()]
+
     def save(self, step: int) -> Path:
         """Write the state after `step` steps; return the file.
 
@@ -62,7 +68,7 @@ class Checkpoint:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         arrays: Any = {f"{i:05d}": np.asarray(variable.value) for i, variable in enumerate(self.variables())}
-        about = {"step": step, "names": [variable.name for variable in self.variables()]}
+        about = {"step": step, "names": self._names()}
         path = self.folder / f"step-{step:09d}.npz"
         aside = path.with_suffix(".partial")
         try:
@@ -105,8 +111,7 @@ class Checkpoint:
         about = json.loads(contents.pop("about").tobytes())
         variables = self.variables()
         arrays = [contents[key] for key in sorted(contents)]
-        names = [variable.name for variable in variables]
-        if about["names"] != names or [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
+        if about["names"] != self._names() or [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
             raise InputError(
                 f"the checkpoint {path.name} belongs to another network or optimizer; resume with the run's own "
                 "configuration"

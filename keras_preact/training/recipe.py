@@ -52,8 +52,13 @@ class CoupledSGD(keras.optimizers.SGD):
         self.decay = float(decay)
         self.decays = check_choice("choice of decayed variables", decays, DECAYS)
 
+    def build(self, variables: Any) -> None:
+        # Told apart here: TensorFlow's own variables, which is what `update_step` gets there, have other names.
+        self._is_decayed = [self.decays == "all" or variable.name == "kernel" for variable in variables]
+        super().build(variables)
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if self.decay and (self.decays == "all" or variable.name == "kernel"):
+        if self.decay and self._is_decayed[self._get_variable_index(variable)]:
             gradient = gradient + self.decay * keras.ops.cast(variable, gradient.dtype)
         super().update_step(gradient, variable, learning_rate)
 

@@ -32,12 +32,15 @@ class Interrupted(Exception):
     Attributes:
         signal_number: of the signal that asked.
         step: steps done.
+        path: the run's folder.
     """
 
-    def __init__(self, signal_number: int, step: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signal_number).name} after step {step}")
+    def __init__(self, signal_number: int, step: int, path: Path) -> None:
+        name = signal.Signals(signal_number).name
+        super().__init__(f"stopped by {name} after step {step}; go on with `keras-preact train --resume {path}`")
         self.signal_number = signal_number
         self.step = step
+        self.path = path
 
 
 @dataclass(frozen=True)
@@ -145,12 +148,29 @@ def build_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
             raise InputError(f"{config.network} does not take these options: {error}") from None
         model.compile(
             config.recipe.optimizer(),
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            metrics=[keras.metrics.SparseCategoricalAccuracy(name="accuracy")],
+            _loss(),
+            metrics=[_accuracy()],
             jit_compile=compiles_with_xla(),
         )
-        model.optimizer.build(model.trainable_variables)
+        _build_state(model)
     return model
+
+
+def _loss() -> keras.losses.Loss:
+    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def _accuracy() -> keras.metrics.Metric:
+    return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+
+
+def _build_state(model: keras.Model) -> None:
+    """Make the variables of optimizer and metrics, which Keras leaves to the first step: checkpoints hold them."""
+    model.optimizer.build(model.trainable_variables)
+    labels, logits = keras.ops.zeros((1,), "int32"), keras.ops.zeros((1, model.output_shape[-1]))
+    model.compute_loss(y=labels, y_pred=logits)
+    model.compute_metrics(None, labels, logits)
+    model.reset_metrics()
 
 
 def compiles_with_xla() -> bool:
@@ -202,9 +222,10 @@ class _Recorder(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step += 1
-        if self.signal_number is not None:
+        is_last = batch + 1 == self.params["steps"]  # then the epoch is tested and written down first
+        if self.signal_number is not None and not is_last:
             self._save()
-            raise Interrupted(self.signal_number, self.step)
+            raise Interrupted(self.signal_number, self.step, self.folder.path)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # The rate of the epoch's last step: the schedule is asked for the step before the counter's.
@@ -224,7 +245,7 @@ class _Recorder(keras.callbacks.Callback):
         )
         self._save()
         if self.signal_number is not None:
-            raise Interrupted(self.signal_number, self.step)
+            raise Interrupted(self.signal_number, self.step, self.folder.path)
 
     def _save(self) -> None:
         if keras.backend.backend() == "jax":
@@ -349,13 +370,14 @@ def _fit(
     folder.cut_metrics(step)
     recorder = _Recorder(folder, checkpoint, step, seconds=folder.record()["seconds"])
     recorder.set_model(model)
-    if step:
+    steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
+    if step % steps_per_epoch:
         recorder.keep_metrics()
     folder.update_record(status="running")
-    watchers = [recorder, *_tensorboard(folder), *callbacks]
+    watchers = [*callbacks, recorder, *_tensorboard(folder)]
     try:
         with _handles_signals(recorder.ask_to_stop):
-            for part in parts(step, config.recipe.steps, dataset.train.steps_per_epoch(config.recipe.batch_size)):
+            for part in parts(step, config.recipe.steps, steps_per_epoch):
                 batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
                 model.fit(
                     batches,
@@ -443,12 +465,12 @@ def evaluate(path: str | Path, dataset: ImageDataset | None = None, data_dir: st
         raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
     config = RunConfig.from_dict(folder.record()["config"])
     dataset = dataset or load_dataset(config.dataset, data_dir or config.data_dir, config.image_size)
-    model = keras.models.load_model(folder.model_path)
+    model = keras.models.load_model(folder.model_path, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
     if dataset.image_shape != expected:
         raise InputError(f"the images of {dataset.name} are {dataset.image_shape}, the run's are {expected}")
     if dataset.classes > classes:
         raise InputError(f"{dataset.name} has {dataset.classes} classes, the run's network tells {classes} apart")
-    model.compile(loss=model.loss, metrics=["accuracy"], jit_compile=compiles_with_xla())
+    model.compile(loss=_loss(), metrics=[_accuracy()], jit_compile=compiles_with_xla())
     loss, accuracy = model.evaluate(dataset.test.test_batches(TEST_BATCH), verbose=0)
     return {"test_loss": float(loss), "test_error": 100 * (1 - float(accuracy))}

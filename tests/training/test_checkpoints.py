@@ -16,7 +16,7 @@ def model(units=3):
     x = keras.layers.Dropout(0.5, seed=1)(keras.layers.BatchNormalization()(inputs))
     made = keras.Model(inputs, keras.layers.Dense(units)(x))
     made.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", metrics=["mae"], jit_compile=False)
-    made.optimizer.build(made.trainable_variables)
+    train(made)  # builds optimizer and metrics
     return made
 
 
