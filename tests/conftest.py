@@ -1,20 +1,22 @@
 """What every test starts from: one seed, Keras's default settings, and, when asked, no TensorFlow."""
 
-import importlib.abc
+import importlib.machinery
 import os
-import sys
 
 
-class _Hidden(importlib.abc.MetaPathFinder):
-    """Makes an installed package look as if it were not."""
+def _hide(*packages: str) -> None:
+    """Make installed packages look as if they were not."""
+    finder = importlib.machinery.PathFinder
+    find_spec = finder.find_spec
 
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname.split(".")[0] in ("tensorflow", "tensorflow_datasets"):
-            raise ModuleNotFoundError(f"No module named {fullname!r} (hidden by the tests)", name=fullname)
+    def find_others(fullname, path=None, target=None):
+        return None if fullname.split(".")[0] in packages else find_spec(fullname, path, target)
+
+    finder.find_spec = find_others
 
 
 if os.environ.get("KERAS_PREACT_TESTS_HIDE_TENSORFLOW"):
-    sys.meta_path.insert(0, _Hidden())
+    _hide("tensorflow", "tensorflow_datasets")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 

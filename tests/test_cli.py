@@ -1,0 +1,200 @@
+"""The command line: what it prints, what it leaves, and one sentence where something is wrong."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_preact.cli import main
+from keras_preact.training import RunFolder
+
+PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def picture_folder(tmp_path):
+    """Class folders of 12 training and 4 test images each, 8×8 pixels."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 12), ("test", 4)):
+        for number, name in enumerate(("dark", "light")):
+            folder = tmp_path / "pictures" / split / name
+            folder.mkdir(parents=True)
+            for k in range(count):
+                pixels = rng.integers(0, 60, (8, 8, 3)) + 150 * number
+                Image.fromarray(pixels.astype("uint8")).save(folder / f"{k}.png")
+    return tmp_path / "pictures"
+
+
+def small(folder, *more):
+    return ["train", "--dataset", "folder", "--data-dir", str(folder), "--depth", "8", "--batch-size", "8", *more]
+
+
+def text(capsys):
+    captured = capsys.readouterr()
+    return captured.out + captured.err
+
+
+# ---- what works ------------------------------------------------------------------------------------------------------
+
+
+def test_train_then_evaluate_then_info(here, picture_folder, capsys):
+    assert main(small(picture_folder, "--epochs", "2", "--placement", "original", "--out", "run")) == 0
+    assert "training error %" in text(capsys)
+    record = RunFolder.open(here / "run").record()
+    assert (record["step"], record["config"]["options"]["placement"]) == (6, "original")
+    assert main(["evaluate", "run"]) == 0
+    assert f"{record['result']['test_error']:.2f}" in text(capsys)
+    assert main(["info", "run"]) == 0
+    assert f"{record['model']['trainable_parameters']:,}" in text(capsys)
+
+
+def test_without_out_runs_are_numbered_and_never_overwritten(here, picture_folder):
+    for _ in range(2):
+        assert main(small(picture_folder, "--steps", "1")) == 0
+    names = sorted(path.name for path in (here / "runs").iterdir())
+    assert names == ["cifar_resnet-8-full_preactivation-001", "cifar_resnet-8-full_preactivation-002"]
+
+
+def test_the_demo_leaves_both_networks_and_one_table(here, capsys):
+    assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 0
+    printed = text(capsys)
+    assert re.search(r"original +\d+\.\d +\d+\.\d +\d+", printed)
+    assert re.search(r"full preactivation +\d+\.\d +\d+\.\d +\d+", printed)
+    assert "Try next" in printed
+    record = json.loads((here / "demo" / "run.json").read_text())
+    assert record["status"] == "finished" and set(record["results"]) == {"original", "full_preactivation"}
+    assert (here / "demo" / "curves.png").read_bytes()[:4] == b"\x89PNG"
+    assert (here / "demo" / "metrics.csv").read_text().startswith("run,epoch,step")
+    for name in record["results"]:
+        assert keras.models.load_model(here / "demo" / name / "model.keras").output_shape == (None, 10)
+    assert main(["evaluate", "demo"]) == 0
+
+
+def test_info_of_a_named_network(capsys):
+    assert main(["info", "cifar_resnet", "--depth", "164"]) == 0
+    assert "1,703,258" in text(capsys)
+    assert main(["info", "preact_resnet18", "--classes", "7", "--image-size", "64"]) == 0
+
+
+def test_help_goes_to_the_output_and_is_no_error(capsys):
+    assert main(["--help"]) == 0
+    assert main(["train", "--help"]) == 0
+    assert "--placement" in capsys.readouterr().out
+
+
+# ---- what is refused: one sentence, exit status 2, nothing left behind -----------------------------------------------
+
+REFUSED = {
+    "depth": (["train", "--depth", "21"], "nearest depths that are: 20, 26"),
+    "depth of a bottleneck": (["train", "--depth", "26", "--bottleneck"], "nearest depths that are: 20, 29"),
+    "placement": (["train", "--placement", "preactivation"], f"known: {PLACEMENTS}"),
+    "shortcut": (["train", "--shortcut", "identiti"], "known: identity, "),
+    "shortcut's argument": (["train", "--shortcut", "dropout(0.5"], "shortcut"),
+    "network": (["train", "--model", "resnet51"], "known: "),
+    "recipe": (["train", "--recipe", "fast"], "known: paper, short, demo"),
+    "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
+    "steps": (["train", "--steps", "0"], "give at least 1"),
+    "epochs": (["train", "--epochs", "-1"], "give at least 1"),
+    "batch size": (["train", "--batch-size", "0"], "give at least 1"),
+    "batch larger than data": (["train", "--batch-size", "5000", "--steps", "1"], "does not fit 4,000 training images"),
+    "steps and epochs": (["train", "--steps", "1", "--epochs", "1"], "not allowed with"),
+    "not a number": (["train", "--depth", "twenty"], "invalid int value: 'twenty'"),
+    "unknown option": (["train", "--dephts", "20"], "unrecognized arguments"),
+    "no command": ([], "required: COMMAND"),
+    "data set": (["train", "--dataset", "cifar11", "--data-dir", "data"], "cifar11"),
+    "missing folder": (["train", "--dataset", "folder", "--data-dir", "nowhere"], "nowhere"),
+    "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
+    "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
+    "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
+    "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has its depth in its name"),
+    "model": (["info", "nowhere.keras"], "known: "),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_gets_a_sentence_and_status_2(case, here, capsys):
+    arguments, message = REFUSED[case]
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    lines = captured.err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("keras-preact: error: ")
+    assert message in lines[0]
+    assert not list(here.iterdir())
+
+
+def test_a_run_folder_that_exists_is_not_touched(here, picture_folder, capsys):
+    (here / "run").mkdir()
+    (here / "run" / "notes.txt").write_text("mine")
+    assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 2
+    assert "exists already and is not overwritten" in text(capsys)
+    assert [path.name for path in (here / "run").iterdir()] == ["notes.txt"]
+
+
+def test_a_file_that_is_no_model(here, capsys):
+    (here / "bad.keras").write_bytes(b"not a model")
+    assert main(["info", "bad.keras"]) == 2
+    assert "cannot be loaded as a Keras model" in text(capsys)
+
+
+def test_a_half_written_image_is_named(here, picture_folder, capsys):
+    broken = next((picture_folder / "train" / "dark").iterdir())
+    broken.write_bytes(broken.read_bytes()[:40])
+    assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 2
+    assert broken.name in text(capsys)
+    assert not (here / "run").exists()
+
+
+def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
+    import keras_preact.training
+
+    def fail(*args, **kwargs):
+        raise RuntimeError("boom\nsecond line")
+
+    monkeypatch.setattr(keras_preact.training, "start", fail)
+    assert main(["train", "--steps", "1"]) == 1
+    assert text(capsys) == "keras-preact: internal error, please report it (RuntimeError: boom); see --debug\n"
+    with pytest.raises(RuntimeError):
+        main(["--debug", "train", "--steps", "1"])
+
+
+# ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_resumed(here, picture_folder):
+    """As a user meets it: another process, a real SIGINT, the command that its message names."""
+    command = [sys.executable, "-m", "keras_preact"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    arguments = [*command, *small(picture_folder, "--steps", "5000", "--out", "run")]
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    metrics = here / "run" / "metrics.csv"
+    give_up = time.monotonic() + 240
+    while not metrics.exists() and time.monotonic() < give_up and process.poll() is None:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert re.search(r"stopped by SIGINT after step \d+; go on with `keras-preact train --resume run`", errors)
+    assert "Traceback" not in errors
+    record = RunFolder.open(here / "run").record()
+    assert record["status"] == "interrupted" and 0 < record["step"] < 5000
+    record["config"]["recipe"]["steps"] = record["steps"] = record["step"] + 2
+    (here / "run" / "run.json").write_text(json.dumps(record))
+    done = subprocess.run([*command, "train", "--resume", "run"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert RunFolder.open(here / "run").record()["status"] == "finished"
