@@ -93,7 +93,7 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from keras_preact.console import console, table
+    from keras_preact.console import console, say, table
     from keras_preact.training import RunConfig, compare, get_recipe, next_free_folder, orders
 
     recipe = get_recipe("demo")
@@ -120,20 +120,18 @@ def _demo(options: argparse.Namespace) -> None:
             title="4,000 real CIFAR-10 images, 1,000 test images",
         )
     )
-    console.print(
+    say(
         f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.\n"
         "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
         "  keras-preact demo --depth 56\n"
         "  keras-preact train --placement bn_after_addition\n"
         "  keras-preact info cifar_resnet --depth 1001\n"
-        f"  keras-preact evaluate {out / 'full_preactivation'}",
-        highlight=False,
-        soft_wrap=True,
+        f"  keras-preact evaluate {out / 'full_preactivation'}"
     )
 
 
 def _train(options: argparse.Namespace) -> None:
-    from keras_preact.console import console, table
+    from keras_preact.console import console, say, table
     from keras_preact.training import next_free_folder, resume, start
 
     if options.resume is not None:
@@ -148,7 +146,7 @@ def _train(options: argparse.Namespace) -> None:
     columns = ["", "training error %", "test error %", "seconds"]
     row = [record["model"]["name"], *(f"{result[k]:.2f}" for k in ("train_error", "test_error"))]
     console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
-    console.print(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
+    say(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
 
 
 def _config(options: argparse.Namespace) -> tuple[Any, Any]:
@@ -227,11 +225,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _info(options: argparse.Namespace) -> None:
-    from keras_preact.console import console, table
+    from keras_preact.console import console, say, table
     from keras_preact.models.summary import summarize
 
     summary = summarize(_model_to_inspect(options))
-    console.print(summary.title, highlight=False)
+    say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
 

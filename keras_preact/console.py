@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 console = Console()
-errors = Console(stderr=True)
 
 
 class ProgressBar(keras.callbacks.Callback):
@@ -69,6 +68,11 @@ class ProgressBar(keras.callbacks.Callback):
         """Leave the bar as it is."""
         if self._progress is not None:
             self._progress.stop()
+
+
+def say(text: str) -> None:
+    """Print text as it is: a command in it can be copied whole."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def table(columns: list[str], rows: list[list[str]], title: str | None = None) -> Table:
