@@ -17,6 +17,7 @@ from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig
 from keras_preact.training.trainer import build_model, check_precision, parts
 
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
+SIGINT_BEFORE = signal.getsignal(signal.SIGINT)
 CONFIG = RunConfig(options={"depth": 8, "placement": "full_preactivation"}, dataset="tiny", recipe=RECIPE, seed=3)
 
 
@@ -99,7 +100,7 @@ def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
 
 
 def test_signals_are_handed_back_after_a_run(whole):
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is SIGINT_BEFORE
 
 
 def test_dropout_and_drop_path_resume_too(tiny_dataset, tmp_path):
