@@ -5,8 +5,12 @@ The one module of the package that imports tensorflow-datasets and tf.data, when
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
+import logging
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,6 +74,7 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
 
     tfds.disable_progress_bar()
     where = {} if data_dir is None else {"data_dir": str(data_dir)}
+    is_new = data_dir is not None and not Path(data_dir).exists()
     try:
         builder = tfds.builder(name, **where)
     except tfds.core.DatasetNotFoundError:
@@ -91,8 +96,11 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
         if not download:
             raise InputError(f"the data set {name} is not prepared in {data_dir or 'the default data_dir'}")
         try:
-            builder.download_and_prepare()
+            with _quiet_retries():
+                builder.download_and_prepare()
         except Exception as error:
+            if is_new:
+                _remove_empty_folders(data_dir)
             raise InputError(
                 f"the data set {name} is not prepared in {data_dir or 'the default data_dir'} and cannot "
                 f"be downloaded ({_first_line(error)}); prepare it with tensorflow-datasets and name its "
@@ -102,8 +110,30 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
     return builder
 
 
+@contextlib.contextmanager
+def _quiet_retries() -> Iterator[None]:
+    """Keep the ten warnings of as many tries off the screen: the error that ends them says the same."""
+    logger = logging.getLogger("urllib3")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _remove_empty_folders(data_dir: Any) -> None:
+    """Remove what a failed download leaves of a mistyped `data_dir`: empty folders, and nothing else."""
+    for folder, _, _ in os.walk(data_dir, topdown=False):
+        with contextlib.suppress(OSError):  # not empty
+            os.rmdir(folder)
+
+
 def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
+    """Return what an error says: the system's own words where it quotes them, else its first line."""
+    quoted = re.findall(r"\[Errno -?\d+\] [^'\")]+", str(error))
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (*quoted[-1:], *lines, type(error).__name__)[0][:200]
 
 
 def _has_remains(builder: Any) -> bool:
