@@ -44,6 +44,8 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10))" \
 	  || { echo "keras_preact needs Python 3.10 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	@# The pip of 2023 that Python 3.10 and 3.11 bring along needs more than ten minutes to choose versions; today's, seconds.
+	$(PIP) --upgrade pip
 
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	@echo "installing keras_preact and what it needs into $(VENV) (once, some minutes)"
