@@ -72,7 +72,7 @@ class BatchNorm(keras.layers.BatchNormalization):
             and keras.backend.standardize_dtype(inputs.dtype) in ("float32", "float16", "bfloat16")
             and mask is None
             and not self.synchronized
-            and not self.renorm
+            and not getattr(self, "renorm", False)  # Keras 3.12 has no renormalization
         )
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
