@@ -5,7 +5,8 @@
 # make notebooks  run every notebook again and store its outputs
 #
 # Each makes .venv and installs what it needs from the package index, where that is not done yet.
-# PYTHON=python3.12 chooses the interpreter, JOBS=8 the number of tests run at once.
+# PYTHON=python3.12 chooses the interpreter, JOBS=8 the number of tests run at once,
+# LAB=--allow-root or LAB="--no-browser --ip=…" how JupyterLab starts.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -34,7 +35,7 @@ test-slow: $(VENV)/installed-tests
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 
 lab: $(VENV)/installed
-	$(BIN)/jupyter lab notebooks
+	$(BIN)/jupyter lab $(LAB) notebooks
 
 notebooks: $(VENV)/installed-tests
 	PYTEST_CURRENT_TEST=1 $(QUIET) $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
