@@ -1,5 +1,6 @@
 """The bricks: Keras layers for h, F and f, and the residual unit made of them."""
 
+from keras_preact.layers.branches import DropPath
 from keras_preact.layers.placements import PLACEMENTS, Placement, get_placement
 from keras_preact.layers.preactivation import BatchNorm, PreActivation, normalization
 from keras_preact.layers.shortcuts import (
@@ -15,6 +16,7 @@ from keras_preact.layers.shortcuts import (
     ShortcutOnlyGating,
     get_shortcut,
 )
+from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import (
     PostActBasicBlock,
     PostActBottleneck,
@@ -29,6 +31,7 @@ __all__ = [
     "BatchNorm",
     "ConstantScaling",
     "ConvShortcut",
+    "DropPath",
     "DropoutShortcut",
     "ExclusiveGating",
     "IdentityShortcut",
@@ -43,6 +46,7 @@ __all__ = [
     "ResidualUnit",
     "Shortcut",
     "ShortcutOnlyGating",
+    "UnitStack",
     "get_placement",
     "get_shortcut",
     "normalization",

@@ -9,7 +9,14 @@ from typing import Any, ClassVar
 import keras
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.branches import EXPANSION, operations, residual_branch, sequence_multiply_adds, weight_layers
+from keras_preact.layers.branches import (
+    EXPANSION,
+    DropPath,
+    operations,
+    residual_branch,
+    sequence_multiply_adds,
+    weight_layers,
+)
 from keras_preact.layers.placements import PLACEMENTS, Placement, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
 from keras_preact.layers.shortcuts import (
@@ -112,8 +119,7 @@ class ResidualUnit(keras.layers.Layer):
         self.normalization = normalization
         self.momentum = momentum
         self.epsilon = epsilon
-        if not 0 <= drop_path < 1:
-            raise InputError(f"drop_path is {drop_path}; give a probability from 0 up to, but not including, 1")
+        DropPath(drop_path)  # refuses what is no probability
         self.drop_path = drop_path
         self.zero_init_residual = zero_init_residual
         self.data_format = data_format or keras.config.image_data_format()
@@ -129,6 +135,9 @@ class ResidualUnit(keras.layers.Layer):
         self.output_filters = self.filters * EXPANSION[block]
         get_shortcut(shortcut)  # a wrong name is refused here, not when the unit is built
         self.shortcut_spec = shortcut
+
+    variable_arguments: ClassVar[dict[str, str]] = {"drop_path": "drop_path/rate"}
+    """Arguments that the unit keeps in a variable: they may differ between the units of a rolled `UnitStack`."""
 
     # ---- the parts, made in `build` because some of them need the input's channels --------------------------------
 
@@ -159,8 +168,7 @@ class ResidualUnit(keras.layers.Layer):
             zero_init=self.zero_init_residual,
         )
         if self.drop_path:
-            noise_shape = (None, 1, 1, 1)
-            self.branch.append(keras.layers.Dropout(self.drop_path, noise_shape, dtype=policy, name="drop_path"))
+            self.branch.append(DropPath(self.drop_path, dtype=policy, name="drop_path"))
         self._make_shortcut()
         self.last = operations(self.placement.after_addition, self.output_filters, "norm_after_addition", normalize)
         self._build_parts(input_shape)

@@ -23,6 +23,7 @@ from keras_preact.models.imagenet import (
     preact_resnet200,
 )
 from keras_preact.models.resnet import feature_maps, multiply_adds
+from keras_preact.models.rolling import roll, unroll
 
 __all__ = [
     "NETWORKS",
@@ -44,6 +45,8 @@ __all__ = [
     "preact_resnet101",
     "preact_resnet152",
     "preact_resnet200",
+    "roll",
+    "unroll",
 ]
 
 NETWORKS: dict[str, Callable[..., keras.Model]] = {

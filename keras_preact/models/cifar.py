@@ -70,7 +70,9 @@ def cifar_resnet(
     bottleneck: bool | None = None,
     classes: int = 10,
     input_shape: Sequence[int | None] | None = None,
+    rolled: bool | None = None,
     *,
+    remat: bool | str = False,
     widen_factor: int = 1,
     shape_change: str = "projection",
     stride_on: str = "3x3",
@@ -106,6 +108,11 @@ def cifar_resnet(
         bottleneck: default `None`: as in the paper, by the depth (see `cifar_units`).
         classes: number of classes. Default 10.
         input_shape: (height, width, channels) of the images; default (32, 32, 3), or sizes left open without top.
+        rolled: whether the units of a stage after its first are one layer, `stage2_stack`, that runs one unit in a
+            loop over stacked weights (see `UnitStack`). Default `None`: where `default_rolled` says
+            so, in long stages; `False` gives each unit a layer of its own, `stage2_unit07`.
+        remat: what these units compute again in the backward pass, to save memory: `"none"` (default), `"unit"`
+            or `"segment"`; see `UnitStack`.
         widen_factor: multiplies the filters of the stages (wide residual networks). Default 1.
         shape_change: `"projection"` (default) or `"option_a"`, where a unit changes the shape.
         stride_on: convolution of a bottleneck that strides: `"3x3"` (default) or `"1x1"` (the authors' code).
@@ -127,7 +134,8 @@ def cifar_resnet(
 
     Returns:
         A functional `keras.Model`. Input: float images (batch, height, width, channels), best of about zero mean.
-        Output: logits (batch, classes), float32. Units are named `stage2_unit07`.
+        Output: logits (batch, classes), float32. Units are named `stage2_unit07`; rolled,
+        those of a stage after its first are one layer, `stage2_stack`.
 
     Raises:
         InputError: a depth that is not 6n+2 or 9n+2, an unknown name, a number out of its range.
@@ -162,6 +170,8 @@ def cifar_resnet(
             "data_format": data_format,
         },
         drop_path=drop_path,
+        rolled=rolled,
+        remat=remat,
     )
     return build_network(
         network,

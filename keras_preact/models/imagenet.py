@@ -36,7 +36,9 @@ def imagenet_resnet(
     shortcut: Any = "identity",
     classes: int = 1000,
     input_shape: Sequence[int | None] | None = None,
+    rolled: bool | None = None,
     *,
+    remat: bool | str = False,
     stem: str = "7x7",
     shape_change: str = "projection",
     stride_on: str = "3x3",
@@ -72,7 +74,7 @@ def imagenet_resnet(
         stem: `"7x7"` (default), or `"3x3"` with neither stride nor pooling, for small images.
         output_stride: 32 (default with the 7×7 stem), 16, 8 or 4: input pixels a pixel of the last map; the later
             stages are dilated for it. With the 3×3 stem 8 (default), 4, 2 or 1.
-        shape_change, stride_on, groups, width_per_group, normalization, momentum, epsilon, drop_path,
+        rolled, remat, shape_change, stride_on, groups, width_per_group, normalization, momentum, epsilon, drop_path,
         zero_init_residual, include_top, weights, input_tensor, pooling, classifier_activation, data_format, dtype,
         name: as in `cifar_resnet`.
 
@@ -117,6 +119,8 @@ def imagenet_resnet(
             "data_format": data_format,
         },
         drop_path=drop_path,
+        rolled=rolled,
+        remat=remat,
     )
     return build_network(
         network,

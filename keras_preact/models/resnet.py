@@ -17,6 +17,7 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.branches import WeightLayer, operations, sequence_multiply_adds
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 
 POOLINGS = ("avg", "max")
@@ -65,6 +66,9 @@ class Network:
         stages: the residual units.
         unit: arguments that every `ResidualUnit` gets.
         drop_path: of the last unit; the units before it get a share that grows linearly from 0 with depth.
+        rolled: whether the equal units of a stage are one `UnitStack` that runs in a loop; `None`: where
+            `default_rolled` says so.
+        remat: what those units compute again in the backward pass; see `UnitStack`.
     """
 
     name: str
@@ -72,6 +76,8 @@ class Network:
     stages: tuple[Stage, ...]
     unit: dict[str, Any] = field(default_factory=dict)
     drop_path: float = 0.0
+    rolled: bool | None = None
+    remat: bool | str = False
 
     @property
     def units(self) -> int:
@@ -141,28 +147,35 @@ def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
 
 
 def _stages(network: Network, x: Any, dtype: Any) -> Any:
-    count, last = 0, max(network.units - 1, 1)
+    rates = drop_path_rates(network.drop_path, network.units)
     for number, stage in enumerate(network.stages, start=1):
-        for k in range(1, stage.repeats + 1):
-            options: dict[str, Any] = {}
-            if k == 1:
-                options = {"strides": stage.strides, "dilation": (stage.first_dilation, stage.dilation)}
-            else:
-                options = {"dilation": stage.dilation}
-            if count == 0:
-                # The special case of the paper's first unit: its activation comes right after conv1, before the
-                # split; where the stem has done it before the pooling, there is none left to do.
-                options["preactivation"] = "none" if network.stem.max_pool else "shared"
-            x = ResidualUnit(
-                stage.filters,
-                **options,
-                **network.unit,
-                drop_path=network.drop_path * count / last,
-                dtype=dtype,
-                name=f"stage{number}_unit{k:02d}",
-            )(x)
-            count += 1
+        unit = partial(ResidualUnit, stage.filters, **network.unit, dtype=dtype)
+        first, *rest = (rates.pop(0) for _ in range(stage.repeats))
+        options: dict[str, Any] = {"strides": stage.strides, "dilation": (stage.first_dilation, stage.dilation)}
+        if number == 1:
+            # The special case of the paper's first unit: its activation comes right after conv1, before the
+            # split; where the stem has done it before the pooling, there is none left to do.
+            options["preactivation"] = "none" if network.stem.max_pool else "shared"
+        x = unit(**options, drop_path=first, name=f"stage{number}_unit01")(x)
+        rolled = default_rolled(len(rest)) if network.rolled is None else network.rolled
+        if rest and (rolled or network.remat):
+            vary = {"drop_path": rest} if network.drop_path else None
+            template = unit(dilation=stage.dilation, drop_path=rest[-1])
+            name = f"stage{number}_stack"
+            x = UnitStack(template, len(rest), rolled, network.remat, vary, name=name)(x)
+            continue
+        for k, rate in enumerate(rest, start=2):
+            x = unit(dilation=stage.dilation, drop_path=rate, name=f"stage{number}_unit{k:02d}")(x)
     return x
+
+
+def drop_path_rates(last: float, units: int) -> list[float]:
+    """Return the drop-path probability of each unit: from 0 at the first linearly to `last` (Huang et al. 2016).
+
+    >>> drop_path_rates(0.4, 3)
+    [0.0, 0.2, 0.4]
+    """
+    return [last * count / max(units - 1, 1) for count in range(units)]
 
 
 def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
@@ -230,7 +243,7 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     >>> {name: tuple(output.shape) for name, output in maps.output.items()}
     {'stage1': (None, 32, 32, 16), 'stage2': (None, 16, 16, 32), 'stage3': (None, 8, 8, 64)}
     """
-    last_units = {layer.name.split("_")[0]: layer for layer in model.layers if isinstance(layer, ResidualUnit)}
+    last_units = {layer.name.split("_")[0]: layer for layer in model.layers if units_in(layer)}
     names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
     return keras.Model(model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features")
 
@@ -256,9 +269,14 @@ def layer_multiply_adds(layer: keras.layers.Layer) -> int:
     """Return the multiply-adds of one layer of a functional model on one image; 0 for layers without a product."""
     if isinstance(layer, keras.layers.InputLayer):
         return 0
-    if isinstance(layer, ResidualUnit):
+    if units_in(layer):
         return layer.multiply_adds(layer.input.shape)
     return sequence_multiply_adds([layer], layer.input.shape)
+
+
+def units_in(layer: keras.layers.Layer) -> int:
+    """Return how many residual units a layer of a network is: 1, those of a stack, or 0 for other layers."""
+    return layer.repeats if isinstance(layer, UnitStack) else int(isinstance(layer, ResidualUnit))
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.layers.units import ResidualUnit
-from keras_preact.models.resnet import layer_multiply_adds
+from keras_preact.models.resnet import layer_multiply_adds, units_in
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ def summarize(model: keras.Model) -> Summary:
     groups: dict[str, list[keras.layers.Layer]] = {}
     seen_units = False
     for layer in model.layers:
-        is_unit = isinstance(layer, ResidualUnit)
+        is_unit = units_in(layer) > 0
         seen_units = seen_units or is_unit
         name = layer.name.split("_")[0] if is_unit else ("head" if seen_units else "stem")
         groups.setdefault(name, []).append(layer)
@@ -60,7 +59,7 @@ def summarize(model: keras.Model) -> Summary:
 
 
 def _row(name: str, layers: list[keras.layers.Layer], output: str | None = None) -> Row:
-    units = sum(isinstance(layer, ResidualUnit) for layer in layers)
+    units = sum(units_in(layer) for layer in layers)
     parameters = sum(math.prod(variable.shape) for layer in layers for variable in layer.trainable_variables)
     return Row(name, units or "", output or _shape(layers[-1].output.shape), parameters, _products(layers))
 

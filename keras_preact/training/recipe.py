@@ -54,7 +54,7 @@ class CoupledSGD(keras.optimizers.SGD):
 
     def build(self, variables: Any) -> None:
         # Told apart here: TensorFlow's own variables, which is what `update_step` gets there, have other names.
-        self._is_decayed = [self.decays == "all" or variable.name == "kernel" for variable in variables]
+        self._is_decayed = [self.decays == "all" or variable.name.endswith("kernel") for variable in variables]
         super().build(variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:

@@ -1,0 +1,566 @@
+"""n equal units as one layer: written out, or rolled: one unit run n times in a loop over stacked weights.
+
+A network written out unit by unit costs time and memory for each of them before the first step: the graph of a
+ResNet-1001 has 333. Rolled, the graph holds one unit a stage, and depth is the length of a loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.errors import InputError, check_choice
+
+REMATS = ("none", "unit", "segment")
+
+Step = Callable[[Any, Sequence[Any]], "tuple[Any, list[Any], Any]"]
+"""One unit as a function: (x, its variables' values) → (y, new values of its state, sum of its losses)."""
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class UnitStack(keras.layers.Layer):
+    """n equal units, one after the other, as one layer: x_{l+1} = unit_l(x_l).
+
+    Written out, each unit is a layer of its own. Rolled, the units' weights are stacked along a new first axis and
+    one unit runs in a loop over it: the same function, and a graph that does not grow with n. On TensorFlow the
+    loop is `tf.while_loop`, on JAX `keras.ops.scan`; other backends run the stacked weights one by one.
+
+    Args:
+        unit: any Keras layer whose output has its input's shape; it is copied, without its weights.
+        repeats: n, the number of units, at least 1.
+        rolled: `True`, `False`, or `None` (default): as `default_rolled` says for this backend and n.
+        remat: what the backward pass computes again instead of keeping it in memory: `"none"` (default), `"unit"`:
+            all inside a unit, `"segment"`: all inside of √n units in a row. `True` means `"unit"`.
+        vary: arguments of the unit that differ from unit to unit, each with n values. Rolled, only those that the
+            unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`).
+        **kwargs: as in `keras.layers.Layer`. Default dtype policy: the unit's.
+
+    Input and output: what the unit takes and gives, in the compute dtype.
+
+    State (moving statistics, random seeds) is each unit's own and changes in training only. Dropout draws anew in
+    each unit. An optimizer that looks at a variable as a whole (gradient clipping by variable, LARS) sees a stack
+    as one variable; SGD with momentum, Adam and clipping by global norm do not tell the difference.
+
+    Raises:
+        InputError: not a layer, fewer than 1 unit, or a unit that changes the shape.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_preact.layers import PreActBasicBlock
+    >>> stack = UnitStack(PreActBasicBlock(16, zero_init_residual=True), repeats=50, rolled=True)
+    >>> x = np.random.default_rng(0).normal(size=(2, 8, 8, 16)).astype("float32")
+    >>> bool((np.array(stack(x)) == x).all())
+    True
+    >>> tuple(stack.unit_weights(49)["conv1/kernel"].shape)
+    (3, 3, 16, 16)
+    """
+
+    def __init__(
+        self,
+        unit: keras.layers.Layer | dict[str, Any],
+        repeats: int,
+        rolled: bool | None = None,
+        remat: bool | str = False,
+        vary: Mapping[str, Sequence[Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if isinstance(unit, keras.layers.Layer):
+            unit = keras.saving.serialize_keras_object(unit)
+        template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else None
+        if not isinstance(template, keras.layers.Layer):
+            raise InputError(f"a UnitStack is made of a Keras layer, for example a ResidualUnit, not of {unit!r}")
+        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+            raise InputError(f"repeats is {repeats!r}; give the number of units, at least 1")
+        kwargs.setdefault("dtype", template.dtype_policy)
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.unit_spec = unit
+        self.repeats = repeats
+        self.rolled = default_rolled(repeats) if rolled is None else bool(rolled)
+        remat = ("unit" if remat else "none") if isinstance(remat, bool) else remat
+        self.remat = check_choice("remat", remat, REMATS)
+        self.vary = {name: list(values) for name, values in (vary or {}).items()}
+        self._check_vary(template)
+        if not self.rolled:
+            self.units = [self._make_unit(k, f"unit{k + 1:02d}") for k in range(repeats)]
+
+    def _check_vary(self, template: keras.layers.Layer) -> None:
+        for name, values in self.vary.items():
+            if len(values) != self.repeats:
+                raise InputError(f"vary gives {len(values)} values of {name} for {self.repeats} units; give one a unit")
+            if self.rolled and name not in _variable_arguments(template):
+                known = ", ".join(_variable_arguments(template)) or "none"
+                raise InputError(
+                    f"{name} cannot differ between the units of a rolled stack; those that can: {known}; "
+                    "take rolled=False for others"
+                )
+
+    def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
+        """Return unit k, or without k the one that the others vary from."""
+        spec = keras.saving.deserialize_keras_object(self.unit_spec)
+        own = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
+        return type(spec).from_config({**spec.get_config(), **own, "name": name, "dtype": self.dtype_policy})
+
+    # ---- weights ----------------------------------------------------------------------------------------------
+
+    def build(self, input_shape: Any) -> None:
+        if self.rolled:
+            self._build_stacked(input_shape)
+        else:
+            for unit in self.units:
+                unit.build(input_shape)
+        unit = self._template.unit if self.rolled else self.units[0]
+        output_shape = unit.compute_output_shape(input_shape)
+        if tuple(output_shape) != tuple(input_shape):
+            raise InputError(
+                f"the units of a stack must keep the shape: {tuple(input_shape)} became {tuple(output_shape)}; put "
+                "the unit that changes it before the stack"
+            )
+        super().build(input_shape)
+
+    def _build_stacked(self, input_shape: Any) -> None:
+        self._template = template = _Template(self._make_unit(None, self.name), input_shape)
+        varied = {_variable_arguments(template.unit)[argument]: values for argument, values in self.vary.items()}
+        self.stacked: list[keras.Variable] = []
+        for name, variable, initializer in zip(template.names, template.variables, template.initializers, strict=True):
+            if name in varied:
+                initializer = partial(_given, varied[name])
+            else:
+                is_seed = variable.name == "seed_generator_state"
+                initializer = _stacked_initializer(initializer, self.repeats, is_seed)
+            self.stacked.append(
+                self.add_weight(
+                    shape=(self.repeats, *variable.shape),
+                    initializer=initializer,
+                    dtype=variable.dtype,
+                    trainable=variable.trainable,
+                    autocast=False,  # the template's variables cast, as they would in a unit on its own
+                    regularizer=variable.regularizer,
+                    constraint=_PerUnit(variable.constraint) if variable.constraint else None,
+                    name=name.replace("/", "_"),
+                )
+            )
+
+    def unit_weights(self, k: int) -> dict[str, Any]:
+        """Return the values of unit k's variables, k from 0, by name: `{"conv1/kernel": tensor, …}`.
+
+        Raises:
+            InputError: there is no unit k, or the stack is not built yet.
+        """
+        k = self._check_index(k)
+        if self.rolled:
+            return {n: v[k] for n, v in zip(self._template.names, self.stacked, strict=True)}
+        return {name: ops.copy(variable) for name, variable in named_variables(self.units[k]).items()}
+
+    def set_unit_weights(self, k: int, weights: Mapping[str, Any]) -> None:
+        """Set variables of unit k, by the names that `unit_weights` gives; others stay as they are.
+
+        Raises:
+            InputError: there is no unit k, no such variable, or a value of another shape.
+        """
+        k = self._check_index(k)
+        names = self._template.names if self.rolled else list(named_variables(self.units[k]))
+        for name, value in weights.items():
+            check_choice("variable", name, names)
+            if not self.rolled:
+                named_variables(self.units[k])[name].assign(value)
+                continue
+            variable = self.stacked[names.index(name)]
+            if tuple(np.shape(value)) != tuple(variable.shape[1:]):
+                raise InputError(f"{name} of a unit has shape {tuple(variable.shape[1:])}, not {np.shape(value)}")
+            everything = np.array(ops.convert_to_numpy(variable))
+            everything[k] = ops.convert_to_numpy(value)
+            variable.assign(everything)
+
+    def unit(self, k: int, name: str | None = None) -> keras.layers.Layer:
+        """Return a layer on its own that equals unit k, k from 0, with a copy of its weights.
+
+        Raises:
+            InputError: there is no unit k, or the stack is not built yet.
+        """
+        k = self._check_index(k)
+        unit = self._make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
+        unit.build(self.get_build_config()["input_shape"])
+        weights = self.unit_weights(k)
+        for variable_name, variable in named_variables(unit).items():
+            variable.assign(weights[variable_name])
+        return unit
+
+    @classmethod
+    def from_units(cls, units: Sequence[keras.layers.Layer], **options: Any) -> UnitStack:
+        """Return a stack of the given units in this order, with a copy of their weights.
+
+        Args:
+            units: built layers, equal in all but their weights, their names, and what a unit keeps in variables.
+            **options: of the stack, without `unit`, `repeats` and `vary`.
+
+        Raises:
+            InputError: the units differ.
+        """
+        first = units[0]
+        for unit in units[1:]:
+            if not same_but_for_weights(first, unit):
+                raise InputError(f"{first.name} and {unit.name} are not equal units; a stack takes equal ones")
+        configs = [unit.get_config() for unit in units]
+        varying = {name: [config[name] for config in configs] for name in _variable_arguments(first)}
+        vary = {name: values for name, values in varying.items() if any(value != values[0] for value in values)}
+        stack = cls(first, len(units), vary=vary, **options)
+        stack.build(first.get_build_config()["input_shape"])
+        columns = [named_variables(unit) for unit in units]
+        if not stack.rolled:
+            for k, column in enumerate(columns):
+                stack.set_unit_weights(k, {name: variable.value for name, variable in column.items()})
+            return stack
+        for name, variable in zip(stack._template.names, stack.stacked, strict=True):
+            variable.assign(np.stack([ops.convert_to_numpy(column[name]) for column in columns]))
+        return stack
+
+    def _check_index(self, k: int) -> int:
+        if not self.built:
+            raise InputError("this stack has no weights yet; call or build it first")
+        if not -self.repeats <= k < self.repeats:
+            raise InputError(f"there is no unit {k}: the stack's units are 0 to {self.repeats - 1}")
+        return k % self.repeats
+
+    # ---- the units, one after the other -----------------------------------------------------------------------
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        if not self.rolled:
+            return self._call_written_out(x, training)
+        template = self._template
+        template.unit.trainable = self.trainable  # a frozen batch norm runs in inference mode
+        state = template.state if training else []
+        step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training)
+        values = [variable.value for variable in self.stacked]
+        specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
+        x, updates, loss = self._loop(step, x, values, specs)
+        for i, update in zip(state, updates, strict=True):
+            self.stacked[i].assign(update)
+        if step.has_losses:
+            self.add_loss(loss)
+        return x
+
+    def _loop(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+        if self.remat == "segment":
+            return _in_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
+        return _loop(rematerialized(step) if self.remat == "unit" else step, x, values, self.repeats, specs)
+
+    def _call_written_out(self, x: Any, training: bool | None) -> Any:
+        length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
+        if not (length and training):
+            for unit in self.units:
+                x = _call_unit(unit, x, training)
+            return x
+        for start in range(0, self.repeats, length):
+            x = self._call_rematerialized(self.units[start : start + length], x, training)
+        return x
+
+    def _call_rematerialized(self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None) -> Any:
+        variables = [variable for unit in units for variable in unit.variables]
+        state = [variable for variable in variables if not variable.trainable]
+        step = _Pure(units, variables, state, training)
+        x, updates, loss = rematerialized(step)(x, [variable.value for variable in variables])
+        for variable, update in zip(state, updates, strict=True):
+            variable.assign(update)
+        if step.has_losses:
+            self.add_loss(loss)
+        return x
+
+    def activations(self, x: Any, training: bool = False) -> Any:
+        """Return x_0 = x, x_1, …, x_n, the input and the output of every unit, stacked: (n + 1, batch, …).
+
+        With `training=True` batch statistics normalize, as in training; no state changes.
+        """
+        x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
+        if not self.built:
+            self.build(x.shape)
+        outputs = [x]
+        for unit in self.units if not self.rolled else map(self.unit, range(self.repeats)):
+            with keras.StatelessScope():
+                outputs.append(_call_unit(unit, outputs[-1], training))
+        return ops.stack(outputs)
+
+    # ---- facts ------------------------------------------------------------------------------------------------
+
+    def multiply_adds(self, input_shape: Any) -> int:
+        """Return the multiply-adds of all units on one image of `input_shape`."""
+        unit = self._template.unit if self.rolled else self.units[0]
+        return self.repeats * unit.multiply_adds(input_shape)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def compute_output_spec(self, x: Any, training: bool | None = None) -> Any:
+        # Keras would trace the whole loop to learn what is known.
+        return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "unit": self.unit_spec,
+            "repeats": self.repeats,
+            "rolled": self.rolled,
+            "remat": self.remat,
+            "vary": self.vary,
+        }
+
+
+def default_rolled(repeats: int) -> bool:
+    """Return whether a stack of `repeats` units is rolled where nobody says: the choice that was measured fastest."""
+    return keras.backend.backend() == "tensorflow" and repeats >= 12
+
+
+# ---- one unit as a function ---------------------------------------------------------------------------------------
+
+
+class _Pure:
+    """Units in a row as a function of x and of their variables' values, which changes nothing outside."""
+
+    def __init__(
+        self,
+        units: Sequence[keras.layers.Layer],
+        variables: Sequence[keras.Variable],
+        state: Sequence[keras.Variable],
+        training: bool | None,
+    ) -> None:
+        self.units, self.variables, self.state, self.training = units, variables, state, training
+        self.has_losses = False
+        """Whether a call has met losses (activity regularization)."""
+
+    def __call__(self, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+        with keras.StatelessScope(collect_losses=True) as scope:
+            for variable, value in zip(self.variables, values, strict=True):
+                scope.add_update((variable, value))
+            for unit in self.units:
+                x = _call_unit(unit, x, self.training)
+            self.has_losses = bool(scope.losses)
+            loss = sum((ops.cast(loss, "float32") for loss in scope.losses), ops.zeros((), "float32"))
+            return x, [scope.get_current_value(variable) for variable in self.state], loss
+
+
+def _call_unit(unit: keras.layers.Layer, x: Any, training: bool | None) -> Any:
+    if "training" in inspect.signature(unit.call).parameters:
+        return unit(x, training=training)
+    return unit(x)
+
+
+class _Template:
+    """The one unit that a rolled stack runs, with the values of each unit's variables in turn.
+
+    Not a Keras object, so that Keras does not find the unit's own variables, which are never used, in the stack.
+    """
+
+    def __init__(self, unit: keras.layers.Layer, input_shape: Any) -> None:
+        self.unit = unit
+        # In a stateless scope, Keras notes how a variable will begin before it makes its value.
+        with keras.StatelessScope():
+            unit.build(input_shape)
+            named = named_variables(unit)
+            # Private to Keras, and the only place where it says how a variable begins.
+            self.initializers = [variable._initializer for variable in named.values()]
+        self.names, self.variables = list(named), list(named.values())
+        self.state = [i for i, variable in enumerate(self.variables) if not variable.trainable]
+        """Which variables are no weights: moving statistics, states of random generators."""
+
+
+def _variable_arguments(unit: keras.layers.Layer) -> dict[str, str]:
+    """Return the unit's arguments that it keeps in a variable, each with the variable's name."""
+    return getattr(unit, "variable_arguments", {})
+
+
+def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
+    """Return the unit's variables by their path below the unit: "conv1/kernel"."""
+    named: dict[str, keras.Variable] = {}
+    for variable in (*unit.trainable_variables, *unit.non_trainable_variables):
+        # Keras numbers its random generators through the whole process.
+        name = re.sub(r"seed_generator_\d+", "seed_generator", variable.path.removeprefix(unit.path + "/"))
+        while name in named:
+            name += "_"
+        named[name] = variable
+    return named
+
+
+def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:
+    """Return whether two built layers compute the same function of the same variables."""
+    free = {"name", *_variable_arguments(unit)}
+    configs = [{k: v for k, v in layer.get_config().items() if k not in free} for layer in (unit, other)]
+    shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
+    return type(unit) is type(other) and configs[0] == configs[1] and shapes[0] == shapes[1]
+
+
+# ---- initial values -----------------------------------------------------------------------------------------------
+
+
+def _stacked_initializer(initializer: Any, n: int, is_seed: bool) -> Callable[..., Any]:
+    """Return an initializer of n values stacked, from the one that a single unit has."""
+
+    def draw(shape: Sequence[int], dtype: Any = None) -> Any:
+        if isinstance(initializer, _SAME_EACH_TIME):
+            return ops.broadcast_to(initializer(tuple(shape[1:]), dtype=dtype), shape)
+        values = []
+        for _ in range(n):
+            # A Keras initializer repeats its values; a clone draws others, unless it was given a seed.
+            fresh = initializer.clone() if hasattr(initializer, "clone") else initializer
+            values.append(fresh(tuple(shape[1:]), dtype=dtype))
+        return ops.stack(values)
+
+    def different_seeds(shape: Sequence[int], dtype: Any = None) -> Any:
+        first = ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype))
+        # The first unit's seed is the given one; the others' follow from it, and are as good as independent.
+        seeds = [np.random.SeedSequence([int(first[0]), k]).generate_state(1)[0] % 10**9 for k in range(1, n)]
+        return ops.convert_to_tensor(np.array([first, *([seed, 0] for seed in seeds)]), dtype=dtype)
+
+    return different_seeds if is_seed else draw
+
+
+def _given(values: Any, shape: Sequence[int], dtype: Any = None) -> Any:
+    return ops.convert_to_tensor(np.asarray(values), dtype=dtype)
+
+
+_SAME_EACH_TIME = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
+
+
+class _PerUnit(keras.constraints.Constraint):
+    """A constraint applied to each unit's part of a stacked variable."""
+
+    def __init__(self, constraint: Any) -> None:
+        self.constraint = constraint
+
+    def __call__(self, value: Any) -> Any:
+        return ops.stack([self.constraint(value[k]) for k in range(value.shape[0])])
+
+
+# ---- the loop -----------------------------------------------------------------------------------------------------
+
+
+def _loop(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    """Run `step` n times, the k-th with the k-th part of each value; return x, the stacked updates, summed losses."""
+    loop = {"tensorflow": _loop_tensorflow, "jax": _loop_scan}.get(keras.backend.backend(), _loop_written_out)
+    return loop(step, x, values, n, specs)
+
+
+def _loop_tensorflow(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    """The loop as `tf.while_loop`, because `keras.ops.scan` fails there where updates and x differ in shape.
+
+    Weights are read from TensorArrays: with `value[k]`, the gradient would fill a whole stack of zeros each time.
+    """
+    import tensorflow as tf
+
+    arrays = [tf.TensorArray(v.dtype, size=n, element_shape=v.shape[1:]).unstack(v) for v in values]
+    collected = tuple(tf.TensorArray(dtype, size=n, element_shape=shape) for shape, dtype in specs)
+
+    def body(k: Any, x: Any, loss: Any, collected: Any) -> Any:
+        y, updates, unit_loss = step(x, [array.read(k) for array in arrays])
+        y.set_shape(x.shape)
+        collected = tuple(array.write(k, update) for array, update in zip(collected, updates, strict=True))
+        return k + 1, y, loss + unit_loss, collected
+
+    start = (tf.constant(0), tf.convert_to_tensor(x), tf.constant(0.0), collected)
+    _, x, loss, collected = tf.while_loop(lambda k, *_: k < n, body, start, maximum_iterations=n)
+    return x, [array.stack() for array in collected], loss
+
+
+def _loop_scan(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    def body(carry: Any, values: Any) -> Any:
+        x, loss = carry
+        y, updates, unit_loss = step(x, values)
+        return (y, loss + unit_loss), updates
+
+    (x, loss), updates = ops.scan(body, (x, ops.zeros((), "float32")), list(values), length=n)
+    return x, updates, loss
+
+
+def _loop_written_out(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    loss, updates = ops.zeros((), "float32"), []
+    for k in range(n):
+        x, update, unit_loss = step(x, [value[k] for value in values])
+        updates.append(update)
+        loss = loss + unit_loss
+    return x, [ops.stack(update) for update in zip(*updates, strict=True)], loss
+
+
+# ---- recomputation ------------------------------------------------------------------------------------------------
+
+
+def rematerialized(step: Step) -> Step:
+    """Return `step` such that its backward pass computes its insides again instead of keeping them.
+
+    `keras.remat` would do, but for updates: it runs those twice on TensorFlow and leaks them on JAX. Here they
+    are results of the step, and are assigned outside it.
+    """
+    if keras.backend.backend() == "tensorflow":
+        return partial(_rematerialized_tensorflow, step)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.checkpoint(step)
+    return keras.remat(step)
+
+
+def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+    """`tf.recompute_grad` for a step: that function takes no integers, and the states of random generators are."""
+    import tensorflow as tf
+
+    values = [tf.convert_to_tensor(value) for value in values]  # now: the backward pass must not read them anew
+    floating = [i for i, value in enumerate(values) if value.dtype.is_floating]
+
+    def run(x: Any, *floats: Any) -> tuple[Any, list[Any], Any]:
+        merged = list(values)
+        for i, value in zip(floating, floats, strict=True):
+            merged[i] = value
+        return step(x, merged)
+
+    @tf.custom_gradient
+    def keep_inputs_only(*inputs: Any) -> Any:
+        y, updates, loss = run(*inputs)
+
+        def gradient(*upstream: Any) -> Any:
+            # Not before the gradient is there; and TensorFlow must not see that it has computed this once already.
+            with tf.control_dependencies(upstream[:2]):
+                again = [tf.identity(value) for value in inputs]
+            with tf.GradientTape() as tape:
+                tape.watch(again)
+                y, _, loss = run(*again)
+            return tape.gradient([y, loss], again, upstream[:2], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+        return (y, loss, *updates), gradient
+
+    y, loss, *updates = keep_inputs_only(x, *(values[i] for i in floating))
+    return y, updates, loss
+
+
+def _in_segments(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]], length: int
+) -> tuple[Any, list[Any], Any]:
+    """Run the loop as one over segments of `length` units, each computed again in the backward pass, and a rest."""
+    segments, rest = divmod(n, length)
+    cut = segments * length
+
+    def segment(units: int) -> Step:
+        return rematerialized(lambda x, values: _loop(step, x, values, units, specs))
+
+    whole = [ops.reshape(value[:cut], (segments, length, *value.shape[1:])) for value in values]
+    x, updates, loss = _loop(segment(length), x, whole, segments, [((length, *shape), dtype) for shape, dtype in specs])
+    updates = [ops.reshape(update, (cut, *update.shape[2:])) for update in updates]
+    if rest:
+        x, more, rest_loss = segment(rest)(x, [value[cut:] for value in values])
+        updates = [ops.concatenate(parts) for parts in zip(updates, more, strict=True)]
+        loss = loss + rest_loss
+    return x, updates, loss

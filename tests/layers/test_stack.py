@@ -1,0 +1,309 @@
+"""UnitStack: rolled and written out are one function, with one state, one gradient, one effect of training."""
+
+import itertools
+
+import keras
+import numpy as np
+import pytest
+from harness import array, check_layer
+
+from keras_preact import InputError
+from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack
+from keras_preact.layers.stack import named_variables
+
+N = 5
+
+
+def pair(unit, images, **options):
+    """Return a rolled stack and a written-out one with equal weights and random states."""
+    rolled, written_out = (UnitStack(unit, N, rolled=value, **options) for value in (True, False))
+    for stack in (rolled, written_out):
+        stack.build(images.shape)
+    disturb(rolled)
+    for k in range(N):
+        written_out.set_unit_weights(k, rolled.unit_weights(k))
+    return rolled, written_out
+
+
+def disturb(stack):
+    rng = np.random.default_rng(3)
+    for variable in stack.stacked:
+        if "float" in variable.dtype:
+            value = np.asarray(keras.ops.convert_to_numpy(variable), "float64")
+            variable.assign(value + rng.uniform(0.01, 0.1, value.shape))
+
+
+def train(stack, images, steps=1):
+    """Take steps of SGD on the stack alone; return the loss before each."""
+    inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
+    model = keras.Model(inputs, stack(inputs))
+    model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=False)
+    target = np.random.default_rng(4).normal(size=images.shape)
+    return [float(model.train_on_batch(images, target)) for _ in range(steps)]
+
+
+def all_weights(stack):
+    return [
+        {name: np.asarray(keras.ops.convert_to_numpy(v), "float64") for name, v in stack.unit_weights(k).items()}
+        for k in range(stack.repeats)
+    ]
+
+
+def assert_equal(stack, other, images, tolerance):
+    """Outputs in inference and training, then weights and state after a step, of every unit."""
+    np.testing.assert_allclose(array(stack(images)), array(other(images)), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(train(stack, images), train(other, images), rtol=tolerance)
+    for mine, others in zip(all_weights(stack), all_weights(other), strict=True):
+        assert mine.keys() == others.keys()
+        for name in mine:
+            np.testing.assert_allclose(mine[name], others[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+class TestRolledEqualsWrittenOut:
+    @pytest.mark.parametrize("placement", PLACEMENTS)
+    def test_every_placement(self, placement, images):
+        assert_equal(*pair(ResidualUnit(16, placement=placement), images), images, 1e-5)
+
+    @pytest.mark.parametrize("shortcut", SHORTCUTS)
+    def test_every_shortcut(self, shortcut, images):
+        assert_equal(*pair(ResidualUnit(16, shortcut=shortcut), images), images, 1e-5)
+
+    @pytest.mark.parametrize("remat", ["none", "unit", "segment"])
+    @pytest.mark.parametrize("shortcut", ["identity", "dropout(rate=0.3)"])
+    def test_recomputed_too_and_equal_to_not_recomputed(self, remat, shortcut, images):
+        unit = ResidualUnit(4, block="bottleneck", shortcut=shortcut, drop_path=0.2)
+        plain, _ = pair(unit, images)
+        keras.utils.set_random_seed(0)
+        rolled, written_out = pair(unit, images, remat=remat)
+        for k in range(N):
+            for stack in (rolled, written_out):
+                stack.set_unit_weights(k, plain.unit_weights(k))
+        train(plain, images, steps=2)
+        train(rolled, images, steps=2)
+        train(written_out, images, steps=2)
+        for first, second, third in zip(*map(all_weights, (plain, rolled, written_out)), strict=True):
+            for name in first:
+                np.testing.assert_allclose(second[name], first[name], rtol=1e-4, atol=1e-4, err_msg=name)
+                np.testing.assert_allclose(third[name], first[name], rtol=1e-4, atol=1e-4, err_msg=name)
+
+    @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX computes in float64 only when told at its start")
+    @pytest.mark.parametrize("remat", ["none", "segment"])
+    def test_in_float64_to_a_billionth(self, remat, images):
+        keras.config.set_floatx("float64")
+        try:
+            unit = ResidualUnit(16, placement="full_preactivation", dtype="float64")
+            stacks = pair(unit, images.astype("float64"), remat=remat)
+            assert_equal(*stacks, images.astype("float64"), 1e-9)
+        finally:
+            keras.config.set_floatx("float32")
+
+    @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
+    def test_mixed_precision(self, policy, images):
+        rolled, written_out = pair(ResidualUnit(16, dtype=policy), images)
+        np.testing.assert_array_equal(array(rolled(images)), array(written_out(images)))
+        assert {v.dtype for v in rolled.trainable_variables} == {"float32"}
+
+    def test_compiled_by_xla(self, images):
+        rolled, written_out = pair(ResidualUnit(16), images)
+        inputs = keras.Input(images.shape[1:])
+        model = keras.Model(inputs, rolled(inputs))
+        model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=True)
+        target = np.random.default_rng(4).normal(size=images.shape)
+        np.testing.assert_allclose(model.train_on_batch(images, target), train(written_out, images)[0], rtol=1e-4)
+        for mine, others in zip(all_weights(rolled), all_weights(written_out), strict=True):
+            for name in mine:
+                np.testing.assert_allclose(mine[name], others[name], rtol=1e-3, atol=1e-4, err_msg=name)
+
+    def test_channels_first(self, images):
+        images = images.transpose(0, 3, 1, 2)
+        rolled, written_out = pair(ResidualUnit(16, data_format="channels_first"), images)
+        np.testing.assert_allclose(array(rolled(images)), array(written_out(images)), rtol=1e-5, atol=1e-5)
+
+
+class TestState:
+    def test_moving_statistics_follow_the_closed_form_once_a_step(self, images):
+        """m ← ½ m + ½ batch: one writer a step, recomputed or not, in the first unit, whose input is known."""
+        for rolled, remat in itertools.product((True, False), ("none", "unit", "segment")):
+            stack = UnitStack(ResidualUnit(16, momentum=0.5), N, rolled=rolled, remat=remat)
+            train(stack, images, steps=3)
+            mean = images.mean((0, 1, 2))
+            expected = mean * (1 - 0.5**3)  # from 0, three steps toward the batch's mean
+            np.testing.assert_allclose(array(stack.unit_weights(0)["norm1/moving_mean"]), expected, atol=1e-6)
+
+    def test_inference_changes_nothing(self, images):
+        stack = UnitStack(ResidualUnit(16, drop_path=0.5), N, rolled=True)
+        stack(images)
+        before = all_weights(stack)
+        stack(images, training=False)
+        for old, new in zip(before, all_weights(stack), strict=True):
+            for name in old:
+                np.testing.assert_array_equal(old[name], new[name])
+
+    def test_a_frozen_stack_normalizes_with_its_moving_statistics(self, images):
+        stack = UnitStack(ResidualUnit(16), N, rolled=True)
+        expected = array(stack(images))
+        stack.trainable = False
+        np.testing.assert_array_equal(array(stack(images, training=True)), expected)
+        assert not stack.trainable_variables
+
+    def test_each_unit_draws_its_own_dropout(self, images):
+        """With F = 0, h = dropout: if the units drew alike, a value would be dropped by all or by none."""
+        unit = ResidualUnit(16, shortcut="dropout(rate=0.5, seed=7)", zero_init_residual=True)
+        stack = UnitStack(unit, 2, rolled=True)
+        kept = np.mean(array(stack(np.ones_like(images), training=True)) != 0)
+        assert abs(kept - 0.25) < 0.03
+
+    def test_each_call_draws_anew(self, images):
+        stack = UnitStack(ResidualUnit(16, shortcut="dropout", zero_init_residual=True), 2, rolled=True)
+        assert not np.array_equal(array(stack(images, training=True)), array(stack(images, training=True)))
+
+    def test_losses_of_the_units_are_summed(self, images):
+        def stack(rolled):
+            unit = keras.layers.Dense(16, activity_regularizer=keras.regularizers.L2(0.1), name="dense")
+            return UnitStack(unit, N, rolled=rolled)
+
+        rolled, written_out = stack(True), stack(False)
+        rolled(images), written_out(images)
+        for k in range(N):
+            written_out.set_unit_weights(k, rolled.unit_weights(k))
+        rolled(images), written_out(images)
+        np.testing.assert_allclose(float(sum(rolled.losses)), float(sum(written_out.losses)), rtol=1e-5)
+
+
+class TestUnits:
+    def test_initial_weights_differ_between_units(self, images):
+        stack = UnitStack(ResidualUnit(16), N, rolled=True)
+        stack.build(images.shape)
+        kernels = [array(stack.unit_weights(k)["conv1/kernel"]) for k in range(N)]
+        assert all(not np.array_equal(a, b) for a, b in itertools.combinations(kernels, 2))
+        # N(0, 2 / (9 · 16)) in each
+        np.testing.assert_allclose([kernel.std() for kernel in kernels], (2 / (9 * 16)) ** 0.5, rtol=0.1)
+
+    def test_one_seed_gives_the_same_stack(self, images):
+        first, second = [], []
+        for weights in (first, second):
+            keras.utils.set_random_seed(1)
+            stack = UnitStack(ResidualUnit(16, drop_path=0.1), N, rolled=True)
+            stack.build(images.shape)
+            weights += all_weights(stack)
+        for one, other in zip(first, second, strict=True):
+            for name in one:
+                np.testing.assert_array_equal(one[name], other[name])
+
+    def test_a_unit_on_its_own(self, images):
+        for rolled in (True, False):
+            stack = UnitStack(ResidualUnit(16), N, rolled=rolled)
+            x = images
+            for k in range(N):
+                stack(images)
+                x = stack.unit(k)(x)
+            np.testing.assert_allclose(array(x), array(stack(images)), rtol=1e-5, atol=1e-5)
+
+    def test_activations_are_those_of_the_units(self, images):
+        for rolled in (True, False):
+            stack = UnitStack(ResidualUnit(16), N, rolled=rolled)
+            states = array(stack.activations(images))
+            assert states.shape == (N + 1, *images.shape)
+            np.testing.assert_array_equal(states[0], images)
+            np.testing.assert_allclose(states[-1], array(stack(images)), rtol=1e-5, atol=1e-5)
+
+    def test_from_units(self, images):
+        units = [ResidualUnit(16, drop_path=rate) for rate in (0.1, 0.2, 0.3)]
+        x = images
+        for unit in units:
+            x = unit(x)
+        for rolled in (True, False):
+            stack = UnitStack.from_units(units, rolled=rolled)
+            np.testing.assert_allclose(array(stack(images)), array(x), rtol=1e-5, atol=1e-5)
+            rates = [float(array(stack.unit_weights(k)["drop_path/rate"])) for k in range(3)]
+            np.testing.assert_allclose(rates, [0.1, 0.2, 0.3], rtol=1e-6)
+
+    def test_drop_path_by_unit(self, images):
+        """Of the images that a unit keeps, each unit keeps its own share: here all, then none to speak of."""
+        stack = UnitStack(ResidualUnit(16, drop_path=0.5), 2, rolled=True, vary={"drop_path": [0.0, 0.999]})
+        stack(images)
+        one = UnitStack.from_units([stack.unit(0)], rolled=False)
+        first = array(one(images, training=True))
+        np.testing.assert_allclose(array(stack(images, training=True)), first, rtol=1e-4, atol=1e-4)
+
+    def test_set_unit_weights_leaves_the_others(self, images):
+        stack = UnitStack(ResidualUnit(16), 3, rolled=True)
+        stack(images)
+        before = all_weights(stack)
+        stack.set_unit_weights(1, {"norm1/gamma": np.full(16, 7.0)})
+        after = all_weights(stack)
+        np.testing.assert_array_equal(after[1]["norm1/gamma"], np.full(16, 7.0))
+        for k in (0, 2):
+            for name in before[k]:
+                np.testing.assert_array_equal(before[k][name], after[k][name])
+
+
+def test_any_layer_that_keeps_the_shape_can_be_stacked(images):
+    for rolled in (True, False):
+        stack = UnitStack(keras.layers.Dense(16, activation="tanh"), 3, rolled=rolled)
+        assert tuple(stack(images).shape) == images.shape
+        assert set(stack.unit_weights(0)) == {"kernel", "bias"}
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_harness(rolled, images):
+    def make(**options):
+        policy, data_format = options.get("dtype"), options.get("data_format")
+        unit = ResidualUnit(16, drop_path=0.1, dtype=policy, data_format=data_format)
+        return UnitStack(unit, 3, rolled=rolled, remat="unit", vary={"drop_path": [0.1, 0.2, 0.3]})
+
+    check_layer(make, images)
+
+
+def test_names_do_not_depend_on_what_was_made_before(images):
+    names = []
+    for _ in range(2):
+        unit = ResidualUnit(16, shortcut="dropout", drop_path=0.1)
+        unit.build(images.shape)
+        names.append(list(named_variables(unit)))
+    assert names[0] == names[1]
+
+
+class TestErrors:
+    def test_not_a_layer(self):
+        with pytest.raises(InputError, match="made of a Keras layer"):
+            UnitStack("basic", 3)
+
+    @pytest.mark.parametrize("repeats", [0, -1, 2.5, True])
+    def test_repeats(self, repeats):
+        with pytest.raises(InputError, match="at least 1"):
+            UnitStack(ResidualUnit(16), repeats)
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_unit_that_changes_the_shape(self, rolled, images):
+        with pytest.raises(InputError, match="must keep the shape"):
+            UnitStack(ResidualUnit(32), 2, rolled=rolled)(images)
+
+    def test_remat(self):
+        with pytest.raises(InputError, match="unknown remat 'all'"):
+            UnitStack(ResidualUnit(16), 2, remat="all")
+
+    def test_what_varies(self):
+        with pytest.raises(InputError, match="2 values of drop_path for 3 units"):
+            UnitStack(ResidualUnit(16), 3, vary={"drop_path": [0.1, 0.2]})
+        with pytest.raises(InputError, match=r"epsilon cannot differ .* drop_path"):
+            UnitStack(ResidualUnit(16), 2, rolled=True, vary={"epsilon": [1e-5, 1e-3]})
+
+    def test_unit_weights(self, images):
+        stack = UnitStack(ResidualUnit(16), 3, rolled=True)
+        with pytest.raises(InputError, match="no weights yet"):
+            stack.unit_weights(0)
+        stack(images)
+        with pytest.raises(InputError, match="no unit 3: the stack's units are 0 to 2"):
+            stack.unit_weights(3)
+        with pytest.raises(InputError, match="conv1/kernel"):
+            stack.set_unit_weights(0, {"conv1/kernl": np.zeros(1)})
+        with pytest.raises(InputError, match="has shape"):
+            stack.set_unit_weights(0, {"norm1/gamma": np.zeros(3)})
+
+    def test_units_that_differ(self, images):
+        units = [ResidualUnit(16), ResidualUnit(16, epsilon=1e-3)]
+        for unit in units:
+            unit.build(images.shape)
+        with pytest.raises(InputError, match="not equal units"):
+            UnitStack.from_units(units)
