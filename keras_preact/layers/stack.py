@@ -38,7 +38,8 @@ class UnitStack(keras.layers.Layer):
         repeats: n, the number of units, at least 1.
         rolled: `True`, `False`, or `None` (default): as `default_rolled` says for this backend and n.
         remat: what the backward pass computes again instead of keeping it in memory: `"none"` (default), `"unit"`:
-            all inside a unit, `"segment"`: all inside of √n units in a row. `True` means `"unit"`.
+            all inside a unit, `"segment"`: all inside of √n units in a row. `True` means `"segment"`, which saves
+            most where batches are large.
         vary: arguments of the unit that differ from unit to unit, each with n values. Rolled, only those that the
             unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`).
         **kwargs: as in `keras.layers.Layer`. Default dtype policy: the unit's.
@@ -86,7 +87,7 @@ class UnitStack(keras.layers.Layer):
         self.unit_spec = unit
         self.repeats = repeats
         self.rolled = default_rolled(repeats) if rolled is None else bool(rolled)
-        remat = ("unit" if remat else "none") if isinstance(remat, bool) else remat
+        remat = ("segment" if remat else "none") if isinstance(remat, bool) else remat
         self.remat = check_choice("remat", remat, REMATS)
         self.vary = {name: list(values) for name, values in (vary or {}).items()}
         self._check_vary(template)
@@ -240,7 +241,11 @@ class UnitStack(keras.layers.Layer):
         template.unit.trainable = self.trainable  # a frozen batch norm runs in inference mode
         state = template.state if training else []
         step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training)
-        values = [variable.value for variable in self.stacked]
+        # All units' weights in one cast, rather than a cast in each unit.
+        values = [
+            ops.cast(variable, self.compute_dtype) if autocast else variable.value
+            for variable, autocast in zip(self.stacked, template.autocast, strict=True)
+        ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
         x, updates, loss = self._loop(step, x, values, specs)
         for i, update in zip(state, updates, strict=True):
@@ -370,6 +375,8 @@ class _Template:
         self.names, self.variables = list(named), list(named.values())
         self.state = [i for i, variable in enumerate(self.variables) if not variable.trainable]
         """Which variables are no weights: moving statistics, states of random generators."""
+        self.autocast = [v._autocast and "float" in v.dtype for v in self.variables]
+        """Which variables the unit uses in its compute dtype: kernels, but not what normalization is made of."""
 
 
 def _variable_arguments(unit: keras.layers.Layer) -> dict[str, str]:
@@ -459,18 +466,52 @@ def _loop_tensorflow(
     """
     import tensorflow as tf
 
+    small = _Packed([v.dtype.name if v.shape.rank == 2 else None for v in values], [v.shape[1:] for v in values])
+    values = small.pack(values)
     arrays = [tf.TensorArray(v.dtype, size=n, element_shape=v.shape[1:]).unstack(v) for v in values]
-    collected = tuple(tf.TensorArray(dtype, size=n, element_shape=shape) for shape, dtype in specs)
+    state = _Packed([dtype if len(shape) == 1 else None for shape, dtype in specs], [shape for shape, _ in specs])
+    collected = tuple(tf.TensorArray(dtype, size=n, element_shape=shape) for shape, dtype in state.pack_specs(specs))
 
     def body(k: Any, x: Any, loss: Any, collected: Any) -> Any:
-        y, updates, unit_loss = step(x, [array.read(k) for array in arrays])
+        y, updates, unit_loss = step(x, small.unpack([array.read(k) for array in arrays]))
         y.set_shape(x.shape)
+        updates = state.pack(updates)
         collected = tuple(array.write(k, update) for array, update in zip(collected, updates, strict=True))
         return k + 1, y, loss + unit_loss, collected
 
     start = (tf.constant(0), tf.convert_to_tensor(x), tf.constant(0.0), collected)
     _, x, loss, collected = tf.while_loop(lambda k, *_: k < n, body, start, maximum_iterations=n)
-    return x, [array.stack() for array in collected], loss
+    return x, state.unpack([array.stack() for array in collected]), loss
+
+
+class _Packed:
+    """Vectors of one dtype side by side as one vector: each TensorArray costs several operations a unit.
+
+    Args:
+        kinds: of each tensor: its dtype, if it is a vector, else `None`.
+        shapes: of each tensor, without leading axes.
+    """
+
+    def __init__(self, kinds: Sequence[str | None], shapes: Sequence[Any]) -> None:
+        by_kind: dict[str, list[int]] = {}
+        for i, kind in enumerate(kinds):
+            by_kind.setdefault(f"tensor {i}" if kind is None else kind, []).append(i)
+        self.groups = list(by_kind.values())
+        self.sizes = [[int(shapes[i][0]) for i in group] if len(group) > 1 else [] for group in self.groups]
+
+    def pack(self, tensors: Sequence[Any]) -> list[Any]:
+        return [ops.concatenate([tensors[i] for i in g], axis=-1) if len(g) > 1 else tensors[g[0]] for g in self.groups]
+
+    def pack_specs(self, specs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        joined = [(sum(sizes),) if sizes else specs[g[0]][0] for g, sizes in zip(self.groups, self.sizes, strict=True)]
+        return [(shape, specs[g[0]][1]) for g, shape in zip(self.groups, joined, strict=True)]
+
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        tensors: dict[int, Any] = {}
+        for tensor, group, sizes in zip(packed, self.groups, self.sizes, strict=True):
+            parts = ops.split(tensor, np.cumsum(sizes)[:-1].tolist(), axis=-1) if sizes else [tensor]
+            tensors.update(zip(group, parts, strict=True))
+        return [tensors[i] for i in sorted(tensors)]
 
 
 def _loop_scan(
