@@ -36,6 +36,7 @@ def test_layers(tmp_path):
     files = ["tests/layers/test_shortcuts.py", "tests/layers/test_preactivation.py", "tests/layers/test_placements.py"]
     run_on_jax(*files, tmp_path=tmp_path)
     run_on_jax("tests/layers/test_units.py", "-k", "not harness", tmp_path=tmp_path)
+    run_on_jax("tests/layers/test_stack.py", "-k", "closed_form or from_units or frozen", tmp_path=tmp_path)
 
 
 def test_training_and_resuming(tmp_path):
