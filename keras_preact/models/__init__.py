@@ -7,6 +7,7 @@ import keras
 
 from keras_preact.errors import check_choice
 from keras_preact.models.cifar import cifar_resnet, cifar_units
+from keras_preact.models.folding import fold
 from keras_preact.models.imagenet import (
     imagenet_resnet,
     postact_resnet18,
@@ -30,6 +31,7 @@ __all__ = [
     "cifar_resnet",
     "cifar_units",
     "feature_maps",
+    "fold",
     "get_network",
     "imagenet_resnet",
     "multiply_adds",

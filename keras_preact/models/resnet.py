@@ -17,6 +17,7 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.branches import WeightLayer, operations, sequence_multiply_adds
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.shortcuts import Shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 
@@ -267,10 +268,12 @@ def multiply_adds(model: keras.Model) -> int:
 
 def layer_multiply_adds(layer: keras.layers.Layer) -> int:
     """Return the multiply-adds of one layer of a functional model on one image; 0 for layers without a product."""
-    if isinstance(layer, keras.layers.InputLayer):
-        return 0
     if units_in(layer):
         return layer.multiply_adds(layer.input.shape)
+    if isinstance(layer, Shortcut):  # in a folded network
+        return layer.multiply_adds(layer.input[0].shape)
+    if not isinstance(layer, (keras.layers.Conv2D, keras.layers.Dense)):
+        return 0
     return sequence_multiply_adds([layer], layer.input.shape)
 
 

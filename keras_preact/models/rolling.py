@@ -36,7 +36,7 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     >>> [layer.name for layer in rolled.layers if layer.name.startswith("stage1")]
     ['stage1_unit01', 'stage1_stack']
     """
-    _check_functional(model)
+    check_functional(model)
     rows = [row for row in _rows(model) if len(row) > 1]
     if not rows:
         raise InputError(f"{model.name} has no two equal residual units in a row: there is nothing to roll")
@@ -68,7 +68,7 @@ def unroll(model: keras.Model) -> keras.Model:
     >>> [layer.name for layer in written_out.layers if layer.name.startswith("stage1")]
     ['stage1_unit01', 'stage1_unit02', 'stage1_unit03', 'stage1_unit04']
     """
-    _check_functional(model)
+    check_functional(model)
     if not any(isinstance(layer, UnitStack) for layer in model.layers):
         raise InputError(f"{model.name} has no stacks: it is written out already")
     replacements: dict[str, list[keras.layers.Layer]] = {}
@@ -82,7 +82,7 @@ def unroll(model: keras.Model) -> keras.Model:
     return _rewired(model, replacements)
 
 
-def _check_functional(model: Any) -> None:
+def check_functional(model: Any) -> None:
     if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
         raise InputError(f"only functional Keras models can be rolled or unrolled, not {type(model).__name__}")
 

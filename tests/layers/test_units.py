@@ -53,7 +53,7 @@ def test_harness_of_shortcuts(shortcut, options):
         {"normalization": "group"},
         {"normalization": "layer"},
         {"normalization": "none"},
-        {"drop_path": 0.5},
+        {"drop_path": 0.1},
         {"block": "single"},
         {"block": "bottleneck", "groups": 4, "width_per_group": 64},
         {"dilation": 2},
