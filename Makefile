@@ -2,6 +2,7 @@
 # make test       style, types, tests, notebooks (under 15 minutes on two cores)
 # make test-slow  the tests that take longer
 # make lab        open the course in JupyterLab
+# make bench      speed and memory against what people use today, into runs/benchmarks (an hour or two on two cores)
 # make notebooks  run every notebook again and store its outputs
 #
 # Each makes .venv and installs what it needs from the package index, where that is not done yet.
@@ -18,7 +19,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 QUIET = KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
-.PHONY: demo test test-slow lab notebooks
+.PHONY: demo test test-slow lab bench notebooks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -36,6 +37,9 @@ test-slow: $(VENV)/installed-tests
 
 lab: $(VENV)/installed
 	$(BIN)/jupyter lab $(LAB) notebooks
+
+bench: $(VENV)/installed
+	$(BIN)/python -m benchmarks
 
 notebooks: $(VENV)/installed-tests
 	PYTEST_CURRENT_TEST=1 $(QUIET) $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb

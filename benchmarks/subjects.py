@@ -1,0 +1,200 @@
+"""What is compared. Each subject, built in a process of its own, gives a function that takes one step.
+
+`cifar_…` take the depth of a CIFAR network (10 classes, 32×32), `imagenet_…` are ResNet-50 of the second version at
+224×224. The plain network is what a user writes from the paper in the functional API; it and the PyTorch one are
+pre-activation networks of the same units, shortcuts and parameters as this project's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Step = Callable[[], Any]
+
+
+def images(batch: int, size: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(batch, size, size, 3)).astype("float32"), np.arange(batch) % classes
+
+
+# ---- Keras --------------------------------------------------------------------------------------------------------
+
+
+def training_step(model: Any, batch: int, size: int, classes: int) -> Step:
+    import keras
+
+    from keras_preact.training.trainer import compiles_with_xla
+
+    model.compile(
+        keras.optimizers.SGD(0.01, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        jit_compile=compiles_with_xla(),
+    )
+    x, y = images(batch, size, classes)
+    return lambda: model.train_on_batch(x, y)
+
+
+def inference_step(model: Any, batch: int, size: int) -> Step:
+    x, _ = images(batch, size, 10)
+    return lambda: model.predict_on_batch(x)
+
+
+def cifar(depth: int, batch: int, **options: Any) -> Step:
+    from keras_preact.models import cifar_resnet
+
+    return training_step(cifar_resnet(depth, **options), batch, 32, 10)
+
+
+def cifar_plain(depth: int, batch: int) -> Step:
+    return training_step(plain_network(depth), batch, 32, 10)
+
+
+def plain_network(depth: int) -> Any:
+    """The pre-activation network of the paper in Keras's functional API and Keras's own layers."""
+    import keras
+    from keras import layers
+
+    from keras_preact.models import cifar_units
+
+    block, n = cifar_units(depth)
+    kernels, expansion = ([3, 3], 1) if block == "basic" else ([1, 3, 1], 4)
+
+    def norm_relu(x: Any) -> Any:
+        return layers.ReLU()(layers.BatchNormalization(momentum=0.9, epsilon=1e-5)(x))
+
+    def conv(x: Any, filters: int, kernel: int, strides: int = 1) -> Any:
+        return layers.Conv2D(filters, kernel, strides, "same", use_bias=False, kernel_initializer="he_normal")(x)
+
+    inputs = keras.Input((32, 32, 3))
+    x = conv(inputs, 16, 3)
+    for stage, filters in enumerate((16, 32, 64)):
+        for unit in range(n):
+            strides = 2 if stage and not unit else 1
+            y = norm_relu(x)
+            if not unit:  # the first unit of a stage shares its pre-activation
+                x = conv(y, filters * expansion, 1, strides) if stage or expansion > 1 else y
+            for i, kernel in enumerate(kernels):
+                y = norm_relu(y) if i else y
+                last = i == len(kernels) - 1
+                strided = strides if i == (0 if block == "basic" else 1) else 1
+                y = conv(y, filters * (expansion if last else 1), kernel, strided)
+            x = layers.Add()([x, y])
+    x = layers.GlobalAveragePooling2D()(norm_relu(x))
+    return keras.Model(inputs, layers.Dense(10, dtype="float32")(x))
+
+
+def imagenet(batch: int, inference: bool = False) -> Step:
+    from keras_preact.models import fold, preact_resnet50
+
+    model = preact_resnet50()
+    return inference_step(fold(model), batch, 224) if inference else training_step(model, batch, 224, 1000)
+
+
+def imagenet_applications(batch: int, inference: bool = False) -> Step:
+    import keras
+
+    model = keras.applications.ResNet50V2(weights=None, classifier_activation=None)
+    return inference_step(model, batch, 224) if inference else training_step(model, batch, 224, 1000)
+
+
+def fit(depth: int, batch: int, steps: int) -> Step:
+    """`fit` as a run of this project does it: real images, augmentation, metrics; a step is `steps` of them."""
+    import keras
+
+    from keras_preact.data import load_dataset
+    from keras_preact.training import RunConfig, get_recipe
+    from keras_preact.training.trainer import build_model
+
+    data = load_dataset("bundled")
+    config = RunConfig(options={"depth": depth}, recipe=get_recipe("short"), precision=keras.config.dtype_policy().name)
+    model = build_model(config, data)
+
+    def run() -> Any:
+        batches = data.train.train_batches(batch, 0, 0)
+        return model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False)
+
+    return run
+
+
+def bare(depth: int, batch: int, steps: int) -> Step:
+    """The same model's training step alone, on one batch that is there already, as often."""
+    import keras
+
+    from keras_preact.data import load_dataset
+    from keras_preact.training import RunConfig, get_recipe
+    from keras_preact.training.trainer import build_model
+
+    data = load_dataset("bundled")
+    config = RunConfig(options={"depth": depth}, recipe=get_recipe("short"), precision=keras.config.dtype_policy().name)
+    model = build_model(config, data)
+    x, y = data.train.batch(np.arange(batch))
+    x, y = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)
+    step = model.make_train_function()
+
+    def run() -> Any:
+        for _ in range(steps):
+            logs = model.train_function(iter([(x, y)])) if step is None else step(iter([(x, y)]))
+        return logs
+
+    return run
+
+
+# ---- PyTorch ------------------------------------------------------------------------------------------------------
+
+
+def cifar_torch(block: str, n: int, batch: int, bfloat16: bool, compiled: bool) -> Step:
+    """The same network in PyTorch, channels_last; `compiled` by torch.compile."""
+    import torch
+    from torch import nn
+
+    kernels, expansion = ([3, 3], 1) if block == "basic" else ([1, 3, 1], 4)
+
+    class Unit(nn.Module):
+        def __init__(self, channels: int, filters: int, strides: int, first: bool) -> None:
+            super().__init__()
+            out = filters * expansion
+            widths = [channels, *[filters] * (len(kernels) - 1), out]
+            strided = 0 if block == "basic" else 1
+            self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[:-1])
+            self.convs = nn.ModuleList(
+                nn.Conv2d(a, b, k, strides if i == strided else 1, k // 2, bias=False)
+                for i, (a, b, k) in enumerate(zip(widths[:-1], widths[1:], kernels, strict=True))
+            )
+            self.first = first
+            changes = strides > 1 or channels != out
+            self.projection = nn.Conv2d(channels, out, 1, strides, bias=False) if changes else nn.Identity()
+
+        def forward(self, x: Any) -> Any:
+            y = torch.relu(self.norms[0](x))
+            skip = self.projection(y) if self.first else x
+            y = self.convs[0](y)
+            for norm, conv in zip(list(self.norms)[1:], list(self.convs)[1:], strict=True):
+                y = conv(torch.relu(norm(y)))
+            return skip + y
+
+    parts: list[Any] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False)]
+    channels = 16
+    for stage, filters in enumerate((16, 32, 64)):
+        for unit in range(n):
+            parts.append(Unit(channels, filters, 2 if stage and not unit else 1, first=not unit))
+            channels = filters * expansion
+    parts += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)]
+    model = nn.Sequential(*parts).to(memory_format=torch.channels_last)
+    run = torch.compile(model) if compiled else model
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+    x, y = images(batch, 32, 10)
+    pixels = torch.from_numpy(x.transpose(0, 3, 1, 2)).contiguous(memory_format=torch.channels_last)
+    labels = torch.from_numpy(y)
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            loss = nn.functional.cross_entropy(run(pixels).float(), labels)
+        loss.backward()
+        optimizer.step()
+        return float(loss)
+
+    return step

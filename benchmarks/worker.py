@@ -1,0 +1,58 @@
+"""One subject in a process of its own: builds it, takes its first step, then steps when told. JSON lines both ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not stand between the answers
+    answer(answers, **first_step(spec))
+    step = first_step.step  # type: ignore[attr-defined]
+    for line in sys.stdin:
+        count = int(line)
+        began = time.perf_counter()
+        for _ in range(count):
+            step()
+        answer(answers, seconds=(time.perf_counter() - began) / count, peak_gib=peak_gib())
+
+
+def first_step(spec: dict[str, Any]) -> dict[str, float]:
+    """Import the libraries, then time building the network and its first step together."""
+    from benchmarks import subjects
+
+    if spec["subject"] == "cifar_torch":
+        import torch  # noqa: F401
+    else:
+        import keras
+
+        import keras_preact  # noqa: F401
+
+        keras.config.set_dtype_policy(spec["precision"])
+    before = peak_gib()
+    began = time.perf_counter()
+    step = getattr(subjects, spec["subject"])(**spec["arguments"])
+    step()
+    first_step.step = step  # type: ignore[attr-defined]
+    return {"first_step": time.perf_counter() - began, "peak_gib": peak_gib(), "imports_gib": before}
+
+
+def peak_gib() -> float:
+    """Peak resident memory of this process, in GiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+def answer(file: Any, **values: float) -> None:
+    file.write(json.dumps(values) + "\n")
+    file.flush()
+
+
+if __name__ == "__main__":
+    main()
