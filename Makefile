@@ -2,7 +2,7 @@
 # make test       style, types, tests, notebooks (under 15 minutes on two cores)
 # make test-slow  the tests that take longer
 # make lab        open the course in JupyterLab
-# make bench      speed and memory against what people use today, into runs/benchmarks (an hour or two on two cores)
+# make bench      speed and memory against what people use today, into runs/benchmarks
 # make notebooks  run every notebook again and store its outputs
 #
 # Each makes .venv and installs what it needs from the package index, where that is not done yet.

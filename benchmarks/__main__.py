@@ -8,6 +8,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -100,11 +101,13 @@ class Worker:
     def __init__(self, subject: Subject) -> None:
         spec = {"subject": subject.function, "arguments": subject.arguments, "precision": subject.precision}
         quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
+        # A file, because a pipe that nobody reads would fill and stop the worker; closed by `stop`.
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", json.dumps(spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.log,
             text=True,
             cwd=ROOT,
             env={**os.environ, **quiet},
@@ -118,14 +121,17 @@ class Worker:
         return self._answer()
 
     def _answer(self) -> dict[str, float]:
-        assert self.process.stdout is not None and self.process.stderr is not None
+        assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RuntimeError(self.process.stderr.read()[-2000:])
+            self.process.wait()
+            self.log.seek(0)
+            raise RuntimeError(self.log.read()[-2000:])
         return json.loads(line)
 
     def stop(self) -> None:
         self.process.communicate("")
+        self.log.close()
 
 
 @contextmanager

@@ -100,8 +100,8 @@ def imagenet_applications(batch: int, inference: bool = False) -> Step:
     return inference_step(model, batch, 224) if inference else training_step(model, batch, 224, 1000)
 
 
-def fit(depth: int, batch: int, steps: int) -> Step:
-    """`fit` as a run of this project does it: real images, augmentation, metrics; a step is `steps` of them."""
+def model_of_a_run(depth: int) -> tuple[Any, Any]:
+    """The compiled model that a run of this project trains, augmentation included, and its data."""
     import keras
 
     from keras_preact.data import load_dataset
@@ -111,6 +111,12 @@ def fit(depth: int, batch: int, steps: int) -> Step:
     data = load_dataset("bundled")
     config = RunConfig(options={"depth": depth}, recipe=get_recipe("short"), precision=keras.config.dtype_policy().name)
     model = build_model(config, data)
+    return model, data
+
+
+def fit(depth: int, batch: int, steps: int) -> Step:
+    """`fit` as a run of this project does it: real images, augmentation, metrics; a step is `steps` of them."""
+    model, data = model_of_a_run(depth)
 
     def run() -> Any:
         batches = data.train.train_batches(batch, 0, 0)
@@ -123,20 +129,14 @@ def bare(depth: int, batch: int, steps: int) -> Step:
     """The same model's training step alone, on one batch that is there already, as often."""
     import keras
 
-    from keras_preact.data import load_dataset
-    from keras_preact.training import RunConfig, get_recipe
-    from keras_preact.training.trainer import build_model
-
-    data = load_dataset("bundled")
-    config = RunConfig(options={"depth": depth}, recipe=get_recipe("short"), precision=keras.config.dtype_policy().name)
-    model = build_model(config, data)
+    model, data = model_of_a_run(depth)
     x, y = data.train.batch(np.arange(batch))
     x, y = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)
-    step = model.make_train_function()
+    model.make_train_function()
 
     def run() -> Any:
         for _ in range(steps):
-            logs = model.train_function(iter([(x, y)])) if step is None else step(iter([(x, y)]))
+            logs = model.train_function(iter([(x, y)]))
         return logs
 
     return run

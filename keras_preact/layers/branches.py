@@ -22,6 +22,13 @@ Normalize = Callable[..., "list[keras.layers.Layer]"]
 """`normalization` with everything bound but the channels, `relu`, `gamma_initializer` and the name."""
 
 
+def check_drop_path(rate: float) -> float:
+    """Return the probability of leaving F out, or refuse what is none."""
+    if not 0 <= rate < 1:
+        raise InputError(f"drop_path is {rate}; give a probability from 0 up to, but not including, 1")
+    return rate
+
+
 @keras.saving.register_keras_serializable(package="keras_preact")
 class DropPath(keras.layers.Layer):
     """Leave out F for whole images at random in training (stochastic depth, Huang et al. 2016).
@@ -49,9 +56,7 @@ class DropPath(keras.layers.Layer):
 
     def __init__(self, rate: float = 0.0, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        if not 0 <= rate < 1:
-            raise InputError(f"drop_path is {rate}; give a probability from 0 up to, but not including, 1")
-        self.initial_rate = float(rate)
+        self.initial_rate = float(check_drop_path(rate))
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 

@@ -12,6 +12,7 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.branches import (
     EXPANSION,
     DropPath,
+    check_drop_path,
     operations,
     residual_branch,
     sequence_multiply_adds,
@@ -119,8 +120,7 @@ class ResidualUnit(keras.layers.Layer):
         self.normalization = normalization
         self.momentum = momentum
         self.epsilon = epsilon
-        DropPath(drop_path)  # refuses what is no probability
-        self.drop_path = drop_path
+        self.drop_path = check_drop_path(drop_path)
         self.zero_init_residual = zero_init_residual
         self.data_format = data_format or keras.config.image_data_format()
         self.convolutions = weight_layers(

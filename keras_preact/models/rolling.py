@@ -84,7 +84,7 @@ def unroll(model: keras.Model) -> keras.Model:
 
 def check_functional(model: Any) -> None:
     if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
-        raise InputError(f"only functional Keras models can be rolled or unrolled, not {type(model).__name__}")
+        raise InputError(f"only functional Keras models can be rolled, unrolled or folded, not {type(model).__name__}")
 
 
 def _rewired(model: keras.Model, replacements: dict[str, list[keras.layers.Layer]]) -> keras.Model:
