@@ -23,15 +23,15 @@ def images(batch: int, size: int, classes: int) -> tuple[np.ndarray, np.ndarray]
 # ---- Keras --------------------------------------------------------------------------------------------------------
 
 
-def training_step(model: Any, batch: int, size: int, classes: int) -> Step:
+def training_step(model: Any, batch: int, size: int, classes: int, xla: bool | None = None) -> Step:
     import keras
 
-    from keras_preact.training.trainer import compiles_with_xla
+    from keras_preact.training.device import compiles_with_xla
 
     model.compile(
         keras.optimizers.SGD(0.01, momentum=0.9),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=compiles_with_xla(),
+        jit_compile=compiles_with_xla() if xla is None else xla,
     )
     x, y = images(batch, size, classes)
     return lambda: model.train_on_batch(x, y)
@@ -42,10 +42,10 @@ def inference_step(model: Any, batch: int, size: int) -> Step:
     return lambda: model.predict_on_batch(x)
 
 
-def cifar(depth: int, batch: int, **options: Any) -> Step:
+def cifar(depth: int, batch: int, xla: bool | None = None, **options: Any) -> Step:
     from keras_preact.models import cifar_resnet
 
-    return training_step(cifar_resnet(depth, **options), batch, 32, 10)
+    return training_step(cifar_resnet(depth, **options), batch, 32, 10, xla)
 
 
 def cifar_plain(depth: int, batch: int) -> Step:
@@ -86,10 +86,10 @@ def plain_network(depth: int) -> Any:
     return keras.Model(inputs, layers.Dense(10, dtype="float32")(x))
 
 
-def imagenet(batch: int, inference: bool = False) -> Step:
+def imagenet(batch: int, inference: bool = False, **options: Any) -> Step:
     from keras_preact.models import fold, preact_resnet50
 
-    model = preact_resnet50()
+    model = preact_resnet50(**options)
     return inference_step(fold(model), batch, 224) if inference else training_step(model, batch, 224, 1000)
 
 
@@ -114,12 +114,15 @@ def model_of_a_run(depth: int) -> tuple[Any, Any]:
     return model, data
 
 
-def fit(depth: int, batch: int, steps: int) -> Step:
+def fit(depth: int, batch: int, steps: int, steps_per_execution: int = 1) -> Step:
     """`fit` as a run of this project does it: real images, augmentation, metrics; a step is `steps` of them."""
+    from keras_preact.data import feed
+
     model, data = model_of_a_run(depth)
+    model.steps_per_execution = steps_per_execution
 
     def run() -> Any:
-        batches = data.train.train_batches(batch, 0, 0)
+        batches = feed(data.train.train_batches(batch, 0, 0))
         return model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0, shuffle=False)
 
     return run
@@ -134,10 +137,16 @@ def bare(depth: int, batch: int, steps: int) -> Step:
     x, y = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(y)
     model.make_train_function()
 
+    def step() -> Any:
+        # Other backends' train functions take the state as well, which `train_on_batch` carries in and out.
+        if keras.backend.backend() == "tensorflow":
+            return model.train_function(iter([(x, y)]))
+        return model.train_on_batch(x, y)
+
     def run() -> Any:
         for _ in range(steps):
-            logs = model.train_function(iter([(x, y)]))
-        return logs
+            logs = step()
+        return keras.tree.map_structure(float, logs)
 
     return run
 

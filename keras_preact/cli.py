@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     length.add_argument("--epochs", type=int, help="length of the training, in passes over the training images")
     length.add_argument("--steps", type=int, help="length of the training, in mini-batches")
     train.add_argument("--batch-size", type=int, help="images a mini-batch (default: the recipe's)")
-    train.add_argument("--precision", help="float32 (default), mixed_float16 or mixed_bfloat16")
+    train.add_argument("--precision", help="float32, mixed_float16 or mixed_bfloat16 (default: the faster here)")
     train.add_argument("--seed", type=int, help="of weights, data order and augmentation (default: 0)")
     where = train.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, help="run folder (default: the next free one in runs/)")
@@ -154,7 +154,7 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     import dataclasses
 
     from keras_preact.data import load_dataset
-    from keras_preact.training import RunConfig, get_recipe
+    from keras_preact.training import RunConfig, default_precision, get_recipe
 
     name = options.dataset or "bundled"
     dataset = load_dataset(name, options.data_dir, options.image_size)
@@ -176,7 +176,7 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
         data_dir=options.data_dir,
         image_size=options.image_size,
         recipe=recipe,
-        precision=options.precision or "float32",
+        precision=options.precision or default_precision(),
         seed=options.seed or 0,
     ), dataset
 

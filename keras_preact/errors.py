@@ -46,3 +46,19 @@ def check_choice(what: str, value: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(value), names, n=1)
     guess = f" (did you mean {close[0]!r}?)" if close else ""
     raise InputError(f"unknown {what} {value!r}{guess}; known: {', '.join(names)}")
+
+
+def check_rate(what: str, value: float) -> float:
+    """Return `value` if it is a probability of leaving something out.
+
+    Raises:
+        InputError: it is below 0, or 1 or more, which would leave out everything.
+
+    Example:
+
+    >>> check_rate("drop_path", 0.2)
+    0.2
+    """
+    if not 0 <= value < 1:
+        raise InputError(f"{what} is {value}; give a probability from 0 up to, but not including, 1")
+    return float(value)

@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and say what they measured."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as bench
+from benchmarks import report, subjects
+from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.subjects import plain_network
 from keras_preact.models import cifar_resnet
 
@@ -33,22 +36,56 @@ def test_it_lists_its_comparisons():
     assert listed[5] == "start 1001"
 
 
-def test_workers_answer_and_the_table_says_ratios(tmp_path):
+def test_workers_answer(tmp_path):
     size = {"depth": 8, "batch": 2}
-    comparison = bench.Comparison("start 8", (bench.Subject("ours", "cifar", size),), restarts=True, images=2)
+    comparison = Comparison("start 8", (Subject("ours", "cifar", size),), restarts=True, images=2)
     values = bench.measure(comparison, rounds=1)
     assert set(values["ours"]) == {"first_step", "step", "peak_gib", "imports_gib"}
     assert all(value > 0 for row in values["ours"].values() for value in row)
-    made_up = {"ours": {"step": [1.0, 2.0, 9.0]}, "theirs": {"step": [4.0, 5.0, 3.0]}}
-    entry = {"rounds": 3, "images": 8, "values": made_up}
+
+
+def test_a_worker_that_fails_says_how():
+    comparison = Comparison("none", (Subject("ours", "cifar", {"depth": 21, "batch": 2}),), restarts=True)
+    with pytest.raises(RuntimeError, match="6n\\+2"):
+        bench.measure(comparison, rounds=1)
+
+
+def results(**comparisons):
     hardware = {"cores": 2, "processor": "P", "memory_gib": 1, "accelerators": []}
     environment = {"hardware": hardware, "versions": {"keras": "3"}, "commit": None}
-    text = bench.table({"environment": environment, "comparisons": {"step": entry}})
+    entries = {name: {"rounds": 3, "images": 8, "values": values} for name, values in comparisons.items()}
+    return {"environment": environment, "comparisons": entries}
+
+
+def test_the_report_gives_medians_and_ratios():
+    text = report.report(results(a={"ours": {"step": [1.0, 2.0, 9.0]}, "theirs": {"step": [4.0, 5.0, 3.0]}}))
     assert "| ours | 2 | 1.00 | 4 |" in text
     assert "| theirs | 4 | 2.00 | 2 |" in text
+    assert "| images/s: fit ÷ bare step | not measured | ≥ 0.97 |  |" in text
+
+
+def test_a_claim_takes_the_best_of_the_others_and_says_whether_it_holds():
+    made_up = results(a={"ours": {"step": [1.0]}, "x": {"step": [3.0]}, "y": {"step": [1.5]}})
+    claim = report.Claim("faster", "a", "x | y", "ours", at_least=1.5)
+    assert claim.ratio(made_up) == 1.5
+    assert claim.holds(1.5) and not claim.holds(1.4)
+    assert report.Claim("smaller", "a", "x", "ours", under_comparison="b").ratio(made_up) is None
+    assert not report.Claim("smaller", "a", "x", "y", at_most=1.5).holds(2.0)
+
+
+def test_every_claim_is_about_something_that_is_measured():
+    known = {c.name: {s.name for s in c.subjects} for c in comparisons("mixed_bfloat16", torch=True)}
+    for claim in report.CLAIMS:
+        assert set(claim.over.split(" | ")) <= known[claim.comparison]
+        assert set(claim.under.split(" | ")) <= known[claim.under_comparison or claim.comparison]
+
+
+def test_every_subject_can_be_called_as_it_is_compared():
+    for comparison in comparisons("float32", torch=True):
+        for subject in comparison.subjects:
+            inspect.signature(getattr(subjects, subject.function)).bind(**subject.arguments)
 
 
 def test_results_on_record_are_whole():
     for path in ROOT.glob("results/benchmarks*/bench.json"):
-        results = json.loads(path.read_text())
-        assert bench.table(results) == (path.parent / "README.md").read_text()
+        assert report.report(json.loads(path.read_text())) == (path.parent / "README.md").read_text()

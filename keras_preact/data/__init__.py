@@ -1,7 +1,7 @@
 """Data: the bundled images, tensorflow-datasets, folders, arrays; batches; augmentation on the device."""
 
 from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
-from keras_preact.data.batches import TestBatches, TrainBatches
+from keras_preact.data.batches import TestBatches, TrainBatches, feed
 from keras_preact.data.sources import (
     ArraySplit,
     FolderSplit,
@@ -24,6 +24,7 @@ __all__ = [
     "TestBatches",
     "TrainBatches",
     "bundled_cifar10",
+    "feed",
     "from_arrays",
     "from_folder",
     "from_tfds",

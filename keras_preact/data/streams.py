@@ -1,6 +1,6 @@
 """tensorflow-datasets: small sets into memory, large ones and those of images of any size as streams.
 
-The one module of the package that imports tensorflow-datasets and tf.data, when a function of it is called.
+The one module of the package that imports tensorflow-datasets, when a function of it is called.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, check_rate
 from keras_preact.layers.placements import NORM, RELU, Placement
 from keras_preact.layers.shortcuts import HE_NORMAL, convolution_multiply_adds
 
@@ -20,13 +20,6 @@ EXPANSION = {"basic": 1, "bottleneck": 4, "single": 1}
 
 Normalize = Callable[..., "list[keras.layers.Layer]"]
 """`normalization` with everything bound but the channels, `relu`, `gamma_initializer` and the name."""
-
-
-def check_drop_path(rate: float) -> float:
-    """Return the probability of leaving F out, or refuse what is none."""
-    if not 0 <= rate < 1:
-        raise InputError(f"drop_path is {rate}; give a probability from 0 up to, but not including, 1")
-    return rate
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -56,7 +49,7 @@ class DropPath(keras.layers.Layer):
 
     def __init__(self, rate: float = 0.0, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.initial_rate = float(check_drop_path(rate))
+        self.initial_rate = check_rate("drop_path", rate)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, check_rate
 from keras_preact.layers.branches import (
     EXPANSION,
     DropPath,
-    check_drop_path,
     operations,
     residual_branch,
     sequence_multiply_adds,
@@ -120,7 +119,7 @@ class ResidualUnit(keras.layers.Layer):
         self.normalization = normalization
         self.momentum = momentum
         self.epsilon = epsilon
-        self.drop_path = check_drop_path(drop_path)
+        self.drop_path = check_rate("drop_path", drop_path)
         self.zero_init_residual = zero_init_residual
         self.data_format = data_format or keras.config.image_data_format()
         self.convolutions = weight_layers(

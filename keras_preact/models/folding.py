@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -14,7 +15,7 @@ from keras_preact.layers.preactivation import PreActivation
 from keras_preact.layers.shortcuts import ConvShortcut, IdentityShortcut, Projection
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import ResidualUnit
-from keras_preact.models.rolling import check_functional, unroll
+from keras_preact.models.rolling import check_functional, rewired, unroll
 
 Weights = list[np.ndarray]
 
@@ -51,23 +52,14 @@ def fold(model: keras.Model) -> keras.Model:
     if any(isinstance(layer, UnitStack) for layer in model.layers):
         model = unroll(model)
     followers = _followers(model)
-    norms = {norm.name for norm in followers.values()}
-
-    def call(layer: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        original = model.get_layer(layer.name)
-        if isinstance(original, ResidualUnit):
-            return _folded_unit(original, x)
-        if layer.name in followers:
-            return _in_order(folded_row([original, followers[layer.name]]), x, prefix="")
-        if layer.name in norms:
-            return x
-        y = layer(x, *args, **kwargs)
-        if original.weights:
-            layer.set_weights(original.get_weights())
-        return y
-
-    folded = keras.models.clone_model(model, call_function=call)
-    # `clone_model` compiles what was compiled; nothing here is to be trained.
+    replacements: dict[str, Callable[[Any], Any]] = {norm.name: lambda x: x for norm in followers.values()}
+    for layer in model.layers:
+        if isinstance(layer, ResidualUnit):
+            replacements[layer.name] = partial(_folded_unit, layer)
+        elif layer.name in followers:
+            replacements[layer.name] = partial(_in_order, folded_row([layer, followers[layer.name]]), prefix="")
+    folded = rewired(model, replacements)
+    # `rewired` compiles what was compiled; nothing here is to be trained.
     return keras.Model(folded.inputs, folded.outputs, name=f"{model.name}_folded") if model.compiled else folded
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ class Stage:
         filters: of the units (see `ResidualUnit`).
         repeats: number of units.
         strides: of the first unit.
+        last_strides: of the last unit; its shortcut is subsampled. Needs two units at least.
         dilation: of the 3×3 convolutions after the place of the first unit's stride.
         first_dilation: of those up to it.
     """
@@ -41,6 +42,7 @@ class Stage:
     strides: int = 1
     dilation: int = 1
     first_dilation: int = 1
+    last_strides: int = 1
 
 
 @dataclass(frozen=True)
@@ -158,15 +160,24 @@ def _stages(network: Network, x: Any, dtype: Any) -> Any:
             # split; where the stem has done it before the pooling, there is none left to do.
             options["preactivation"] = "none" if network.stem.max_pool else "shared"
         x = unit(**options, drop_path=first, name=f"stage{number}_unit01")(x)
-        rolled = default_rolled(len(rest)) if network.rolled is None else network.rolled
-        if rest and (rolled or network.remat):
-            vary = {"drop_path": rest} if network.drop_path else None
-            template = unit(dilation=stage.dilation, drop_path=rest[-1])
-            name = f"stage{number}_stack"
-            x = UnitStack(template, len(rest), rolled, network.remat, vary, name=name)(x)
-            continue
-        for k, rate in enumerate(rest, start=2):
-            x = unit(dilation=stage.dilation, drop_path=rate, name=f"stage{number}_unit{k:02d}")(x)
+        strided = rest.pop() if stage.last_strides > 1 else None
+        x = _equal_units(network, number, partial(unit, dilation=stage.dilation), rest, x)
+        if strided is not None:
+            # The width is right already: of the shortcut only the subsampling is left.
+            last = partial(unit, strides=stage.last_strides, shape_change="option_a", preactivation="branch")
+            x = last(drop_path=strided, name=f"stage{number}_unit{stage.repeats:02d}")(x)
+    return x
+
+
+def _equal_units(network: Network, stage: int, unit: Callable[..., ResidualUnit], rates: list[float], x: Any) -> Any:
+    """Call the units of a stage that follow the first, one by drop-path rate: as one stack, or one by one."""
+    rolled = default_rolled(len(rates)) if network.rolled is None else network.rolled
+    if rates and (rolled or network.remat):
+        vary = {"drop_path": rates} if network.drop_path else None
+        template = unit(drop_path=rates[-1])
+        return UnitStack(template, len(rates), rolled, network.remat, vary, name=f"stage{stage}_stack")(x)
+    for k, rate in enumerate(rates, start=2):
+        x = unit(drop_path=rate, name=f"stage{stage}_unit{k:02d}")(x)
     return x
 
 

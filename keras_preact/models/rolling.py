@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -40,12 +41,12 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     rows = [row for row in _rows(model) if len(row) > 1]
     if not rows:
         raise InputError(f"{model.name} has no two equal residual units in a row: there is nothing to roll")
-    replacements: dict[str, list[keras.layers.Layer]] = {}
+    replacements: dict[str, Callable[[Any], Any]] = {}
     for row in rows:
-        replacements |= {unit.name: [] for unit in row[1:]}
         name = _free_name(f"{_stage(row[0])}_stack", model)
-        replacements[row[0].name] = [UnitStack.from_units(row, rolled=True, remat=remat, name=name)]
-    return _rewired(model, replacements)
+        replacements |= {unit.name: _row([]) for unit in row}
+        replacements[row[0].name] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
+    return rewired(model, replacements)
 
 
 def unroll(model: keras.Model) -> keras.Model:
@@ -71,15 +72,15 @@ def unroll(model: keras.Model) -> keras.Model:
     check_functional(model)
     if not any(isinstance(layer, UnitStack) for layer in model.layers):
         raise InputError(f"{model.name} has no stacks: it is written out already")
-    replacements: dict[str, list[keras.layers.Layer]] = {}
+    replacements: dict[str, Callable[[Any], Any]] = {}
     count: dict[str, int] = {}
     for layer in model.layers:
         stage, before = _stage(layer), count.get(_stage(layer), 0)
         count[stage] = before + units_in(layer)
         if isinstance(layer, UnitStack):
             names = [f"{stage}_unit{number:02d}" for number in range(before + 1, count[stage] + 1)]
-            replacements[layer.name] = [layer.unit(k, name) for k, name in enumerate(names)]
-    return _rewired(model, replacements)
+            replacements[layer.name] = _row([layer.unit(k, name) for k, name in enumerate(names)])
+    return rewired(model, replacements)
 
 
 def check_functional(model: Any) -> None:
@@ -87,21 +88,22 @@ def check_functional(model: Any) -> None:
         raise InputError(f"only functional Keras models can be rolled, unrolled or folded, not {type(model).__name__}")
 
 
-def _rewired(model: keras.Model, replacements: dict[str, list[keras.layers.Layer]]) -> keras.Model:
-    """Return a copy of the model in which each layer named is replaced by layers in a row, or by nothing."""
+def rewired(model: keras.Model, replacements: dict[str, Callable[[Any], Any]]) -> keras.Model:
+    """Return a copy of the model, weights and all, in which functions stand for the layers named."""
 
     def call(layer: Any, x: Any, *args: Any, **kwargs: Any) -> Any:
-        if layer.name not in replacements:
-            return layer(x, *args, **kwargs)
-        for new in replacements[layer.name]:
-            x = new(x)
-        return x
+        new = replacements.get(layer.name)
+        return layer(x, *args, **kwargs) if new is None else new(x)
 
     copy = keras.models.clone_model(model, call_function=call)
     for layer in model.layers:
         if layer.name not in replacements and layer.weights:
             copy.get_layer(layer.name).set_weights(layer.get_weights())
     return copy
+
+
+def _row(layers: Sequence[keras.layers.Layer]) -> Callable[[Any], Any]:
+    return lambda x: functools.reduce(lambda x, layer: layer(x), layers, x)
 
 
 def _rows(model: keras.Model) -> Iterator[list[ResidualUnit]]:

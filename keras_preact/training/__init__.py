@@ -2,9 +2,10 @@
 
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.comparison import compare, orders
+from keras_preact.training.device import PRECISIONS, default_precision
 from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
 from keras_preact.training.runs import RunFolder, next_free_folder
-from keras_preact.training.trainer import PRECISIONS, Interrupted, RunConfig, evaluate, resume, start
+from keras_preact.training.trainer import Interrupted, RunConfig, evaluate, resume, start
 
 __all__ = [
     "PRECISIONS",
@@ -18,6 +19,7 @@ __all__ = [
     "RunFolder",
     "StepSchedule",
     "compare",
+    "default_precision",
     "evaluate",
     "get_recipe",
     "next_free_folder",

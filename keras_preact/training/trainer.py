@@ -15,14 +15,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.data import ImageDataset, PadCropFlip, PerPixelMean, load_dataset
-from keras_preact.errors import InputError, check_choice
+from keras_preact.data import ImageDataset, PadCropFlip, PerPixelMean, feed, load_dataset
+from keras_preact.errors import InputError
 from keras_preact.models import get_network
 from keras_preact.training.checkpoints import Checkpoint
+from keras_preact.training.device import check_precision, compiles_with_xla, precision_policy
 from keras_preact.training.recipe import Recipe, get_recipe
 from keras_preact.training.runs import RunFolder, environment
 
-PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 TEST_BATCH = 250
 
 
@@ -54,7 +54,8 @@ class RunConfig:
         data_dir: where the data are; `None` for the default of each kind.
         image_size: pixels, where the data set's images differ in size.
         recipe: how to train.
-        precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`.
+        precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`; `default_precision` says which is
+            fastest here.
         seed: of initialization, data order and augmentation. Default 0.
 
     Example:
@@ -87,35 +88,6 @@ class RunConfig:
         """A short name: the network, its depth and its placement."""
         parts = [self.options.get("depth", ""), self.options.get("placement", "")]
         return "-".join([self.network, *(str(part) for part in parts if part)])
-
-
-def check_precision(precision: str) -> None:
-    """Raise InputError unless the backend can train in that precision on this device.
-
-    >>> check_precision("float32")
-    """
-    check_choice("precision", precision, PRECISIONS)
-    if precision == "float32":
-        return
-    dtype = precision.removeprefix("mixed_")
-    try:
-        x = keras.ops.ones((1, 8, 8, 8), dtype)
-        keras.ops.convert_to_numpy(keras.ops.conv(x, keras.ops.ones((3, 3, 8, 8), dtype), padding="same"))
-    except Exception as error:
-        raise InputError(
-            f"the {keras.backend.backend()} backend cannot compute in {dtype} on this device; use --precision float32"
-        ) from error
-
-
-@contextmanager
-def precision_policy(precision: str) -> Iterator[None]:
-    """Set Keras's global dtype policy, and set it back afterwards."""
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(precision)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
 
 
 def build_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
@@ -171,18 +143,6 @@ def _build_state(model: keras.Model) -> None:
     model.compute_loss(y=labels, y_pred=logits)
     model.compute_metrics(None, labels, logits)
     model.reset_metrics()
-
-
-def compiles_with_xla() -> bool:
-    """Whether training steps are compiled by XLA: always on JAX; on TensorFlow on GPUs alone.
-
-    On CPUs XLA halves TensorFlow's speed for convolutions, and "auto" would choose it.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return True
-    import tensorflow as tf
-
-    return bool(tf.config.list_physical_devices("GPU"))
 
 
 # ---- what watches a run -------------------------------------------------------------------------------------------
@@ -380,11 +340,11 @@ def _fit(
             for part in parts(step, config.recipe.steps, steps_per_epoch):
                 batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
                 model.fit(
-                    batches,
+                    feed(batches),
                     initial_epoch=part.first_epoch,
                     epochs=part.last_epoch,
                     steps_per_epoch=part.steps_per_epoch,
-                    validation_data=dataset.test.test_batches(TEST_BATCH),
+                    validation_data=feed(dataset.test.test_batches(TEST_BATCH)),
                     callbacks=watchers,
                     shuffle=False,  # the order is the batches' own
                     verbose=0,
@@ -472,5 +432,5 @@ def evaluate(path: str | Path, dataset: ImageDataset | None = None, data_dir: st
     if dataset.classes > classes:
         raise InputError(f"{dataset.name} has {dataset.classes} classes, the run's network tells {classes} apart")
     model.compile(loss=_loss(), metrics=[_accuracy()], jit_compile=compiles_with_xla())
-    loss, accuracy = model.evaluate(dataset.test.test_batches(TEST_BATCH), verbose=0)
+    loss, accuracy = model.evaluate(feed(dataset.test.test_batches(TEST_BATCH)), verbose=0)
     return {"test_loss": float(loss), "test_error": 100 * (1 - float(accuracy))}

@@ -2,6 +2,7 @@
 
 import inspect
 
+import keras
 import numpy as np
 import pytest
 
@@ -62,6 +63,28 @@ def test_multiply_adds_of_resnet50():
     """4.1 G, as published; the place of the stride changes it to 3.8 G."""
     assert multiply_adds(imagenet_resnet(50)) == 4_089_184_256
     assert multiply_adds(imagenet_resnet(50, stride_on="1x1")) == pytest.approx(3.86e9, rel=0.01)
+
+
+def test_with_the_stride_in_the_last_unit_the_arithmetic_is_that_of_keras_applications():
+    ours = imagenet_resnet(50, stride_in="last")
+    theirs = keras.applications.ResNet50V2(weights=None, classifier_activation=None)
+    assert multiply_adds(ours) == multiply_adds(theirs) < 0.86 * multiply_adds(imagenet_resnet(50))
+    for stage in range(1, 5):
+        last = [layer for layer in ours.layers if layer.name.startswith(f"stage{stage}")][-1]
+        add = [layer for layer in theirs.layers if layer.name.startswith(f"conv{stage + 1}") and "out" in layer.name]
+        assert last.output.shape == add[-1].output.shape
+    # A strided unit adds F to every second pixel of its input, untouched.
+    unit = ours.get_layer("stage2_unit04")
+    x = np.random.default_rng(0).normal(size=(1, 8, 8, 512)).astype("float32")
+    unit.branch[-1].kernel.assign(np.zeros(unit.branch[-1].kernel.shape))
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(unit(x)), x[:, ::2, ::2])
+
+
+def test_output_stride_and_stride_in_the_last_unit_exclude_each_other():
+    with pytest.raises(InputError, match="leave it out"):
+        imagenet_resnet(18, output_stride=16, stride_in="last")
+    with pytest.raises(InputError, match="stride_in"):
+        imagenet_resnet(18, stride_in="middle")
 
 
 def test_the_stem_activates_before_the_pooling_and_the_first_unit_does_not_again():

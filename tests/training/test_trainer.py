@@ -14,7 +14,7 @@ from harness import array
 from keras_preact import InputError
 from keras_preact.data import from_arrays
 from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig, RunFolder, evaluate, resume, start
-from keras_preact.training.trainer import build_model, check_precision, parts
+from keras_preact.training.trainer import build_model, parts
 
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
 SIGINT_BEFORE = signal.getsignal(signal.SIGINT)
@@ -147,15 +147,6 @@ def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
         with pytest.raises(InputError, match=message):
             start(dataclasses.replace(CONFIG, **change), tmp_path / "run", dataset=tiny_dataset)
         assert not (tmp_path / "run").exists()
-
-
-def test_a_precision_that_the_backend_lacks_is_refused(monkeypatch):
-    def fail(*args, **kwargs):
-        raise NotImplementedError
-
-    monkeypatch.setattr(keras.ops, "conv", fail)
-    with pytest.raises(InputError, match="cannot compute in float16 on this device; use --precision float32"):
-        check_precision("mixed_float16")
 
 
 def test_a_finished_run_is_not_resumed(whole, tiny_dataset):

@@ -1,0 +1,131 @@
+"""What is measured against what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+DEPTHS = (20, 56, 110, 164, 326, 1001)
+PRECISIONS = ("float32", "mixed_bfloat16")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One line of a comparison: a function of `subjects.py`, its arguments, and the precision."""
+
+    name: str
+    function: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    precision: str = "float32"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Subjects that are measured in turn. `restarts`: each round is a new process, which gives the first step."""
+
+    name: str
+    subjects: tuple[Subject, ...]
+    restarts: bool = False
+    images: int = 0
+    """Images a step, where the result is images a second."""
+
+
+def comparisons(default: str, torch: bool) -> Iterator[Comparison]:
+    """Yield all comparisons.
+
+    Args:
+        default: the precision in which this project trains on this machine: that of the rows called "default".
+        torch: whether PyTorch is there to be compared with.
+    """
+    for depth in DEPTHS:
+        yield _start(depth, default, torch)
+    yield _memory(1001, 64, default)
+    yield _steps("step 164", 164, 32, {"float32": FORMS, "mixed_bfloat16": FORMS})
+    # Not all at once: their memory would not be there.
+    yield _steps("step 1001", 1001, 8, {"float32": FORMS, "mixed_bfloat16": ("rolled",)})
+    yield _steps("step 1001 mixed_bfloat16", 1001, 8, {"mixed_bfloat16": ("rolled", "written out")})
+    for depth in (20, 110):
+        yield _throughput(depth, 128, torch)
+    for kind in ("training", "inference"):
+        for precision in PRECISIONS:
+            yield _imagenet(kind, precision)
+    yield _fit(20, 100, 40, default)
+    yield _xla(20, 128, default)
+
+
+FORMS = ("rolled", "written out", "plain Keras")
+
+
+def _form(form: str, size: dict[str, int], precision: str = "float32", name: str | None = None) -> Subject:
+    """Return a subject in one of the forms that a CIFAR network can have."""
+    if form == "plain Keras":
+        return Subject(name or form, "cifar_plain", size, precision)
+    options = {"default": {}, "rolled, remat": {"rolled": True, "remat": True}}
+    return Subject(name or form, "cifar", {**size, **options.get(form, {"rolled": form == "rolled"})}, precision)
+
+
+def _start(depth: int, default: str, torch: bool) -> Comparison:
+    size = {"depth": depth, "batch": 8}
+    subjects = [_form("default", size, default), *(_form(form, size) for form in FORMS)]
+    if depth == 1001:
+        subjects.append(_form("rolled, remat", size))
+        subjects.append(_form("rolled, remat", size, default, "default, remat"))
+    if torch:
+        subjects.append(_torch("PyTorch", depth, 8))
+    return Comparison(f"start {depth}", tuple(subjects), restarts=True)
+
+
+def _memory(depth: int, batch: int, default: str) -> Comparison:
+    size = {"depth": depth, "batch": batch}
+    subjects = tuple(_form(form, size, default) for form in ("rolled", "rolled, remat", "written out"))
+    return Comparison(f"memory {depth}", subjects, restarts=True)
+
+
+def _steps(name: str, depth: int, batch: int, forms: dict[str, tuple[str, ...]]) -> Comparison:
+    size = {"depth": depth, "batch": batch}
+    pairs = [(form, precision) for precision, chosen in forms.items() for form in chosen]
+    return Comparison(name, tuple(_form(f, size, p, f"{f}, {p}") for f, p in pairs), images=batch)
+
+
+def _throughput(depth: int, batch: int, torch: bool) -> Comparison:
+    size = {"depth": depth, "batch": batch}
+    subjects = [_form(form, size, p, f"{form}, {p}") for form in ("default", "plain Keras") for p in PRECISIONS]
+    if torch:
+        subjects.append(_torch("PyTorch, compiled, bfloat16", depth, batch, compiled=True, bfloat16=True))
+    return Comparison(f"throughput {depth}", tuple(subjects), images=batch)
+
+
+def _imagenet(kind: str, precision: str) -> Comparison:
+    size = {"batch": 16, "inference": kind == "inference"}
+    subjects = (
+        Subject("default", "imagenet", size, precision),
+        Subject("default, stride in the last unit", "imagenet", {**size, "stride_in": "last"}, precision),
+        Subject("keras.applications", "imagenet_applications", size, precision),
+    )
+    return Comparison(f"ImageNet-50 {kind} {precision}", subjects, images=16)
+
+
+def _fit(depth: int, batch: int, steps: int, default: str) -> Comparison:
+    size = {"depth": depth, "batch": batch, "steps": steps}
+    subjects = (
+        Subject("fit", "fit", size, default),
+        Subject("fit, 10 steps an execution", "fit", {**size, "steps_per_execution": 10}, default),
+        Subject("bare step", "bare", size, default),
+    )
+    return Comparison(f"fit {depth}", subjects, images=batch * steps)
+
+
+def _xla(depth: int, batch: int, default: str) -> Comparison:
+    size = {"depth": depth, "batch": batch}
+    choices = {"without": False, "XLA": True}
+    subjects = tuple(Subject(name, "cifar", {**size, "xla": xla}, default) for name, xla in choices.items())
+    return Comparison(f"XLA {depth}", subjects, images=batch)
+
+
+def _torch(name: str, depth: int, batch: int, compiled: bool = False, bfloat16: bool = False) -> Subject:
+    from keras_preact.models import cifar_units
+
+    block, n = cifar_units(depth)
+    arguments = {"block": block, "n": n, "batch": batch, "compiled": compiled, "bfloat16": bfloat16}
+    return Subject(name, "cifar_torch", arguments)

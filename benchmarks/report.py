@@ -1,0 +1,168 @@
+"""What was measured, as tables, claims and a plot."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.comparisons import DEPTHS
+
+TITLES = {"first_step": "first step, s", "step": "step, s", "peak_gib": "peak memory, GiB"}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A ratio of two medians, and the bound that we want it to keep.
+
+    Attributes:
+        text: what the ratio says.
+        comparison: where both were measured.
+        over, under: the subjects; of several, separated by " | ", the best (smallest) counts.
+        key: of the values: `first_step`, `step` or `peak_gib`.
+        at_least, at_most: the bound.
+        under_comparison: where `under` was measured, if elsewhere.
+    """
+
+    text: str
+    comparison: str
+    over: str
+    under: str
+    key: str = "step"
+    at_least: float = 0.0
+    at_most: float = float("inf")
+    under_comparison: str | None = None
+
+    def ratio(self, results: dict[str, Any]) -> float | None:
+        """Return the ratio, or `None` where one of the two was not measured."""
+        over = self._best(results, self.comparison, self.over)
+        under = self._best(results, self.under_comparison or self.comparison, self.under)
+        return None if over is None or under is None else over / under
+
+    def holds(self, ratio: float) -> bool:
+        """Return whether the ratio keeps the bound."""
+        return self.at_least <= ratio <= self.at_most
+
+    @property
+    def bound(self) -> str:
+        """The bound in words."""
+        return f"≥ {self.at_least:g}" if self.at_least else f"≤ {self.at_most:g}"
+
+    def _best(self, results: dict[str, Any], comparison: str, subjects: str) -> float | None:
+        values = results["comparisons"].get(comparison, {"values": {}})["values"]
+        found = [statistics.median(values[s][self.key]) for s in subjects.split(" | ") if s in values]
+        return min(found, default=None)
+
+
+def _claims() -> Iterator[Claim]:
+    start, ours, bfloat16 = "start 1001", "default, mixed_bfloat16", "mixed_bfloat16"
+    plain = "plain Keras, float32 | plain Keras, mixed_bfloat16"
+    first, memory = {"key": "first_step"}, {"key": "peak_gib"}
+    yield Claim("first step, 1001: plain Keras ÷ default", start, "plain Keras", "default", **first, at_least=25)
+    shallow = {"under_comparison": "start 164"}
+    yield Claim("first step, rolled: 1001 ÷ 164", start, "rolled", "rolled", **first, at_most=1.4, **shallow)
+    for precision, deep in (("float32", "step 1001"), (bfloat16, "step 1001 mixed_bfloat16")):
+        for comparison in ("step 164", deep):
+            text = f"step, {comparison.split()[1]}, {precision}: rolled ÷ written out"
+            yield Claim(text, comparison, f"rolled, {precision}", f"written out, {precision}", at_most=1.05)
+    yield Claim("memory, 1001: default ÷ plain Keras", start, "default", "plain Keras", **memory, at_most=0.33)
+    text = "memory, 1001: remat ÷ without"
+    yield Claim(f"{text}, float32", start, "rolled, remat", "rolled", **memory, at_most=0.6)
+    yield Claim(f"{text}, default", start, "default, remat", "default", **memory, at_most=0.6)
+    yield Claim(f"{text}, default, batch 64", "memory 1001", "rolled, remat", "rolled", **memory, at_most=0.6)
+    text = "step, 1001, batch 8: plain Keras (float32) ÷ default"
+    yield Claim(text, "step 1001", "plain Keras, float32", f"rolled, {bfloat16}", at_least=1.4)
+    yield Claim("step, 164, batch 32: plain Keras ÷ default", "step 164", plain, f"rolled, {bfloat16}", at_least=2.0)
+    for depth in (20, 110):
+        text = f"images/s, ResNet-{depth}: default ÷ "
+        yield Claim(f"{text}plain Keras", f"throughput {depth}", plain, ours, at_least=1.7)
+        torch = "PyTorch, compiled, bfloat16"
+        yield Claim(f"{text}{torch}", f"throughput {depth}", torch, ours, at_least=1.0)
+    bars = {("training", "float32"): 1.2, ("training", bfloat16): 1.4}
+    bars |= {("inference", "float32"): 1.1, ("inference", bfloat16): 1.3}
+    for (kind, precision), bar in bars.items():
+        comparison, theirs = f"ImageNet-50 {kind} {precision}", "keras.applications"
+        text = f"images/s, {comparison}: default ÷ {theirs}"
+        yield Claim(text, comparison, theirs, "default", at_least=bar)
+        yield Claim(f"{text}, same multiply-adds", comparison, theirs, "default, stride in the last unit", at_least=bar)
+    yield Claim("images/s: fit ÷ bare step", "fit 20", "bare step", "fit", at_least=0.97)
+
+
+CLAIMS = tuple(_claims())
+
+
+def report(results: dict[str, Any]) -> str:
+    """Return everything as Markdown: the claims, then each comparison: medians, and each subject over the first."""
+    lines = ["# Benchmarks", "", _machine(results["environment"]), "", *_claims_table(results)]
+    lines += [
+        "Where there are several others, the best of them counts. In the tables: float32 where no precision is named; "
+        "“default” is what `keras-preact train` does on this machine; “start” has batch 8, and its memory is the "
+        "peak of the whole process.",
+        "",
+    ]
+    for name, entry in results["comparisons"].items():
+        lines += [f"## {name}", "", f"Medians of {entry['rounds']} rounds.", "", *_table(entry), ""]
+    return "\n".join(lines)
+
+
+def _claims_table(results: dict[str, Any]) -> list[str]:
+    rows = ["| ratio | measured | wanted | |", "|---|---|---|---|"]
+    for claim in CLAIMS:
+        ratio = claim.ratio(results)
+        measured = "not measured" if ratio is None else f"{ratio:.2f}"
+        verdict = "" if ratio is None else "holds" if claim.holds(ratio) else "does not hold"
+        rows.append(f"| {claim.text} | {measured} | {claim.bound} | {verdict} |")
+    return [*rows, ""]
+
+
+def _table(entry: dict[str, Any]) -> list[str]:
+    images = entry["images"]
+    keys = [key for key in TITLES if key in next(iter(entry["values"].values()))]
+    heads = [column for key in keys for column in (TITLES[key], "÷ first row")]
+    heads += ["images/s"] if images else []
+    rows = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
+    medians = {s: {key: statistics.median(v[key]) for key in keys} for s, v in entry["values"].items()}
+    first = next(iter(medians.values()))
+    for subject, values in medians.items():
+        cells = [cell for key in keys for cell in (f"{values[key]:.3g}", f"{values[key] / first[key]:.2f}")]
+        cells += [f"{images / values['step']:.3g}"] if images else []
+        rows.append(f"| {subject} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def _machine(environment: dict[str, Any]) -> str:
+    hardware, versions = environment["hardware"], environment["versions"]
+    cards = ", ".join(hardware["accelerators"]) or "no GPU"
+    software = ", ".join(f"{name} {version}" for name, version in versions.items())
+    commit = environment["commit"]
+    changed = ", changed" if commit and commit["changed"] else ""
+    return (
+        f"{hardware['cores']} cores of {hardware['processor']}, {hardware['memory_gib']} GiB, {cards}. {software}. "
+        f"Commit {commit['id'][:10] if commit else 'unknown'}{changed}."
+    )
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Plot first step, step and peak memory against depth."""
+    from matplotlib.figure import Figure
+
+    names = {depth: f"start {depth}" for depth in DEPTHS if f"start {depth}" in results["comparisons"]}
+    if not names:
+        return
+    entries = {depth: results["comparisons"][name]["values"] for depth, name in names.items()}
+    subjects = list(dict.fromkeys(subject for values in entries.values() for subject in values))
+    figure = Figure(figsize=(12.0, 3.8), dpi=120, layout="constrained")
+    titles = {"first_step": "first training step (s)", "step": "training step (s)", "peak_gib": "peak memory (GiB)"}
+    for axes, (key, label) in zip(figure.subplots(1, 3), titles.items(), strict=True):
+        for subject in subjects:
+            points = [(d, statistics.median(v[subject][key])) for d, v in entries.items() if subject in v]
+            if len(points) > 1:
+                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=subject)
+        axes.set(xlabel="depth (layers)", ylabel=label, xscale="log", yscale="log")
+        axes.set_xticks(list(entries), [str(depth) for depth in entries], minor=False)
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(subjects), frameon=False)
+    figure.savefig(path, metadata={"Software": None})

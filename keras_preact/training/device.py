@@ -1,0 +1,102 @@
+"""What suits the device that training runs on: precision, and compilation by XLA. Chosen by measurement.
+
+The measurements stand in `docs/defaults.md`. Which stages are rolled is decided where they are made:
+`keras_preact.layers.stack.default_rolled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import keras
+
+from keras_preact.errors import InputError, check_choice
+
+PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
+
+
+def default_precision() -> str:
+    """Return `"mixed_bfloat16"` where the device multiplies bfloat16 faster than float32, else `"float32"`.
+
+    That is on GPUs of compute capability 8.0 or more, on TPUs, and with TensorFlow on processors that have
+    instructions for it (AVX512-BF16, AMX). bfloat16 has float32's range: it needs no loss scale, as float16 does.
+
+    >>> default_precision() in PRECISIONS
+    True
+    """
+    if keras.backend.backend() == "jax":
+        import jax
+
+        device = jax.devices()[0]
+        # XLA computes bfloat16 convolutions on processors by way of float32.
+        fast = device.platform == "tpu" or (device.platform == "gpu" and _is_ampere(device.compute_capability))
+    elif keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        cards = tf.config.list_physical_devices("GPU")
+        details = [tf.config.experimental.get_device_details(card) for card in cards]
+        fast = all(d.get("compute_capability", (0, 0)) >= (8, 0) for d in details) if cards else _multiplies_bfloat16()
+    else:
+        fast = False
+    return "mixed_bfloat16" if fast else "float32"
+
+
+def _is_ampere(compute_capability: str) -> bool:
+    """Whether a version such as "9.0" is that of a card with bfloat16 matrix units.
+
+    >>> _is_ampere("7.5"), _is_ampere("10.0")
+    (False, True)
+    """
+    return int(compute_capability.split(".")[0]) >= 8
+
+
+def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor has instructions for bfloat16; `False` where it does not say so."""
+    try:
+        flags = cpuinfo.read_text().split()
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def check_precision(precision: str) -> None:
+    """Raise InputError unless the backend can train in that precision on this device.
+
+    >>> check_precision("float32")
+    """
+    check_choice("precision", precision, PRECISIONS)
+    if precision == "float32":
+        return
+    dtype = precision.removeprefix("mixed_")
+    try:
+        x = keras.ops.ones((1, 8, 8, 8), dtype)
+        keras.ops.convert_to_numpy(keras.ops.conv(x, keras.ops.ones((3, 3, 8, 8), dtype), padding="same"))
+    except Exception as error:
+        raise InputError(
+            f"the {keras.backend.backend()} backend cannot compute in {dtype} on this device; use --precision float32"
+        ) from error
+
+
+@contextmanager
+def precision_policy(precision: str) -> Iterator[None]:
+    """Set Keras's global dtype policy, and set it back afterwards."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def compiles_with_xla() -> bool:
+    """Whether training steps are compiled by XLA: always on JAX; on TensorFlow on GPUs alone.
+
+    On processors XLA makes TensorFlow's convolutions slower, and Keras's own "auto" would choose it.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return True
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
