@@ -129,8 +129,9 @@ def main() -> None:
         if comparison.name in results["comparisons"]:
             continue  # measured before: a series that was broken off goes on
         print(comparison.name, flush=True)
-        values = measure(comparison, arguments.rounds)
-        entry = {"rounds": arguments.rounds, "images": comparison.images, "values": values}
+        rounds = min(arguments.rounds, comparison.rounds or arguments.rounds)
+        values = measure(comparison, rounds)
+        entry = {"rounds": rounds, "images": comparison.images, "values": values}
         results["comparisons"][comparison.name] = entry
         file.write_text(json.dumps(results, indent=1) + "\n")
         (arguments.out / "README.md").write_text(report(results))

@@ -29,6 +29,8 @@ class Comparison:
     restarts: bool = False
     images: int = 0
     """Images a step, where the result is images a second."""
+    rounds: int | None = None
+    """Rounds that are enough, where that is known."""
 
 
 def comparisons(default: str, torch: bool) -> Iterator[Comparison]:
@@ -44,7 +46,9 @@ def comparisons(default: str, torch: bool) -> Iterator[Comparison]:
     yield _steps("step 164", 164, 32, {"float32": FORMS, "mixed_bfloat16": FORMS})
     # Not all at once: their memory would not be there.
     yield _steps("step 1001", 1001, 8, {"float32": FORMS, "mixed_bfloat16": ("rolled",)})
-    yield _steps("step 1001 mixed_bfloat16", 1001, 8, {"mixed_bfloat16": ("rolled", "written out")})
+    yield _steps(
+        "step 1001 mixed_bfloat16", 1001, 8, {"mixed_bfloat16": ("rolled", "written out", "rolled, one thread")}
+    )
     for depth in (20, 110):
         yield _throughput(depth, 128, torch)
     for kind in ("training", "inference"):
@@ -61,7 +65,11 @@ def _form(form: str, size: dict[str, int], precision: str = "float32", name: str
     """Return a subject in one of the forms that a CIFAR network can have."""
     if form == "plain Keras":
         return Subject(name or form, "cifar_plain", size, precision)
-    options = {"default": {}, "rolled, remat": {"rolled": True, "remat": True}}
+    options: dict[str, dict[str, Any]] = {
+        "default": {},
+        "rolled, remat": {"rolled": True, "remat": True},
+        "rolled, one thread": {"rolled": True, "threads_an_operation": 1},
+    }
     return Subject(name or form, "cifar", {**size, **options.get(form, {"rolled": form == "rolled"})}, precision)
 
 
@@ -79,7 +87,7 @@ def _start(depth: int, default: str, torch: bool) -> Comparison:
 def _memory(depth: int, batch: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": batch}
     subjects = tuple(_form(form, size, default) for form in ("rolled", "rolled, remat", "written out"))
-    return Comparison(f"memory {depth}", subjects, restarts=True)
+    return Comparison(f"memory {depth}", subjects, restarts=True, rounds=1)  # memory repeats itself to a percent
 
 
 def _steps(name: str, depth: int, batch: int, forms: dict[str, tuple[str, ...]]) -> Comparison:

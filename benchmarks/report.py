@@ -103,7 +103,7 @@ def report(results: dict[str, Any]) -> str:
         "",
     ]
     for name, entry in results["comparisons"].items():
-        lines += [f"## {name}", "", f"Medians of {entry['rounds']} rounds.", "", *_table(entry), ""]
+        lines += [f"## {name}", "", _rounds(entry["rounds"]), "", *_table(entry), ""]
     return "\n".join(lines)
 
 
@@ -127,9 +127,17 @@ def _table(entry: dict[str, Any]) -> list[str]:
     first = next(iter(medians.values()))
     for subject, values in medians.items():
         cells = [cell for key in keys for cell in (f"{values[key]:.3g}", f"{values[key] / first[key]:.2f}")]
-        cells += [f"{images / values['step']:.3g}"] if images else []
+        cells += [_short(images / values["step"])] if images else []
         rows.append(f"| {subject} | " + " | ".join(cells) + " |")
     return rows
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _rounds(count: int) -> str:
+    return "One round." if count == 1 else f"Medians of {count} rounds."
 
 
 def _machine(environment: dict[str, Any]) -> str:

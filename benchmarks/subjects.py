@@ -42,9 +42,17 @@ def inference_step(model: Any, batch: int, size: int) -> Step:
     return lambda: model.predict_on_batch(x)
 
 
-def cifar(depth: int, batch: int, xla: bool | None = None, **options: Any) -> Step:
+def cifar(
+    depth: int, batch: int, xla: bool | None = None, threads_an_operation: int | None = None, **options: Any
+) -> Step:
+    import keras
+
     from keras_preact.models import cifar_resnet
 
+    if threads_an_operation and keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.threading.set_intra_op_parallelism_threads(threads_an_operation)
     return training_step(cifar_resnet(depth, **options), batch, 32, 10, xla)
 
 

@@ -108,11 +108,20 @@ def _folded(
     return new, [(kernel * scale).astype("float32"), ((bias - mean) * scale + offset).astype("float32")]
 
 
+def _with_bias(layer: keras.layers.Layer, weights: Weights) -> tuple[keras.layers.Layer, Weights]:
+    """Return a convolution without bias as one with a bias of 0: TensorFlow fuses only those with the addition."""
+    if not isinstance(layer, keras.layers.Conv2D) or layer.use_bias:
+        return layer, weights
+    biased = type(layer).from_config({**layer.get_config(), "use_bias": True, "bias_initializer": "zeros"})
+    return biased, [*weights, np.zeros(layer.filters, "float32")]
+
+
 def _folded_unit(unit: ResidualUnit, x: Any) -> Any:
     """Call the unit's parts as layers of their own: Eq. (1) and (2) written out."""
     prefix = f"{unit.name}_"
     activated = _in_order(folded_row(unit.first), x, prefix)
-    residual = _in_order(folded_row(unit.branch), activated, prefix)
+    *branch, last = folded_row(unit.branch)
+    residual = _in_order([*branch, _with_bias(*last)], activated, prefix)
     skip = activated if unit.shares_preactivation else x
     for layer in unit.reshape:
         row = [layer.conv, *layer.norm] if isinstance(layer, Projection) else [layer]
