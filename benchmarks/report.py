@@ -93,8 +93,70 @@ def _claims() -> Iterator[Claim]:
 CLAIMS = tuple(_claims())
 
 
+@dataclass(frozen=True)
+class Default:
+    """A default of the package, the reason for it, and the ratios that speak for it (or against it)."""
+
+    what: str
+    reason: str
+    ratios: tuple[Claim, ...]
+
+
+DEFAULTS = (
+    Default(
+        "Stages with 12 or more equal units are rolled on TensorFlow; on other backends none is.",
+        "A loop is traced once for all units, so that training starts sooner, and steps about as fast. In shorter "
+        "stages there is little to gain. On JAX a loop is compiled sooner too, but XLA runs the convolutions of a loop "
+        "on one thread of a processor; on GPUs, where it does not, `rolled=True` is the better choice.",
+        (
+            Claim("first step, 1001: written out ÷ rolled", "start 1001", "written out", "rolled", "first_step"),
+            Claim("first step, 110: written out ÷ rolled", "start 110", "written out", "rolled", "first_step"),
+            Claim("step, 164, float32: rolled ÷ written out", "step 164", "rolled, float32", "written out, float32"),
+        ),
+    ),
+    Default(
+        "`keras-preact train` computes in mixed_bfloat16 where the device multiplies it faster, else in float32.",
+        "Processors with AVX512-BF16 or AMX, GPUs from compute capability 8.0, TPUs. bfloat16 has float32's range and "
+        "needs no loss scale. `import keras_preact` changes nothing: models follow Keras's own dtype policy.",
+        (
+            Claim(
+                "step, 20, batch 128: float32 ÷ mixed_bfloat16",
+                "throughput 20",
+                "default, float32",
+                "default, mixed_bfloat16",
+            ),
+            Claim("step, 164: float32 ÷ mixed_bfloat16", "step 164", "rolled, float32", "rolled, mixed_bfloat16"),
+        ),
+    ),
+    Default(
+        "No XLA on processors with TensorFlow (`jit_compile=False`); always on JAX, and on GPUs.",
+        "XLA's convolutions on processors are slower than oneDNN's, which TensorFlow calls without it.",
+        (Claim("step, 20, batch 128: with XLA ÷ without", "XLA 20", "XLA", "without"),),
+    ),
+    Default(
+        "One step an execution.",
+        "Several would hide the call of a step from Python, which takes under a millisecond of it; and a run could no "
+        "longer stop and be resumed at any step.",
+        (Claim("`fit`, 20: 10 steps an execution ÷ one", "fit 20", "fit, 10 steps an execution", "fit"),),
+    ),
+    Default(
+        "TensorFlow's own number of threads.",
+        "With small batches the operations are too short to be shared among threads: two at a time, a thread each, is "
+        "faster. `TF_NUM_INTRAOP_THREADS=1` sets it. From batch 32 on it is the other way round.",
+        (
+            Claim(
+                "step, 1001, batch 8: as it is ÷ one thread an operation",
+                "step 1001 mixed_bfloat16",
+                "rolled, mixed_bfloat16",
+                "rolled, one thread, mixed_bfloat16",
+            ),
+        ),
+    ),
+)
+
+
 def report(results: dict[str, Any]) -> str:
-    """Return everything as Markdown: the claims, then each comparison: medians, and each subject over the first."""
+    """Return everything as Markdown: claims, defaults, then each comparison: medians, and each over the first."""
     lines = ["# Benchmarks", "", _machine(results["environment"]), "", *_claims_table(results)]
     lines += [
         "Where there are several others, the best of them counts. In the tables: float32 where no precision is named; "
@@ -102,6 +164,7 @@ def report(results: dict[str, Any]) -> str:
         "peak of the whole process.",
         "",
     ]
+    lines += _defaults(results)
     for name, entry in results["comparisons"].items():
         lines += [f"## {name}", "", _rounds(entry["rounds"]), "", *_table(entry), ""]
     return "\n".join(lines)
@@ -115,6 +178,15 @@ def _claims_table(results: dict[str, Any]) -> list[str]:
         verdict = "" if ratio is None else "holds" if claim.holds(ratio) else "does not hold"
         rows.append(f"| {claim.text} | {measured} | {claim.bound} | {verdict} |")
     return [*rows, ""]
+
+
+def _defaults(results: dict[str, Any]) -> list[str]:
+    lines = ["## Defaults chosen by measurement", ""]
+    for default in DEFAULTS:
+        ratios = [(claim.text, claim.ratio(results)) for claim in default.ratios]
+        measured = "; ".join(f"{text} {'not measured' if r is None else f'**{r:.2f}**'}" for text, r in ratios)
+        lines += [f"* **{default.what}** {default.reason} Measured: {measured}."]
+    return [*lines, ""]
 
 
 def _table(entry: dict[str, Any]) -> list[str]:

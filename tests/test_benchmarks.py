@@ -75,7 +75,7 @@ def test_a_claim_takes_the_best_of_the_others_and_says_whether_it_holds():
 
 def test_every_claim_is_about_something_that_is_measured():
     known = {c.name: {s.name for s in c.subjects} for c in comparisons("mixed_bfloat16", torch=True)}
-    for claim in report.CLAIMS:
+    for claim in (*report.CLAIMS, *(ratio for default in report.DEFAULTS for ratio in default.ratios)):
         assert set(claim.over.split(" | ")) <= known[claim.comparison]
         assert set(claim.under.split(" | ")) <= known[claim.under_comparison or claim.comparison]
 

@@ -1,7 +1,7 @@
 """What suits the device that training runs on: precision, and compilation by XLA. Chosen by measurement.
 
-The measurements stand in `docs/defaults.md`. Which stages are rolled is decided where they are made:
-`keras_preact.layers.stack.default_rolled`.
+The measurements stand under `results/`, in the page of the benchmarks. Which stages are rolled is decided where they
+are made: `keras_preact.layers.stack.default_rolled`.
 """
 
 from __future__ import annotations
