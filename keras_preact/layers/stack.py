@@ -85,6 +85,7 @@ class UnitStack(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self.unit_spec = unit
+        self.unit_type = type(template)
         self.repeats = repeats
         self.rolled = default_rolled(repeats) if rolled is None else bool(rolled)
         remat = ("segment" if remat else "none") if isinstance(remat, bool) else remat

@@ -1,0 +1,213 @@
+"""A residual network as a chain: what stands before its units, the units one by one, what stands after them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_preact.analysis.differentiation import vjp
+from keras_preact.errors import InputError
+from keras_preact.layers.stack import UnitStack
+from keras_preact.layers.units import ResidualUnit
+
+
+@dataclass(frozen=True)
+class Link:
+    """One unit of a chain, as functions of its input that change nothing: no moving average, no random state.
+
+    Attributes:
+        name: `stage2_unit07`.
+        unit: the layer: of the model itself, or a copy of a stack's unit.
+        stage: number of the row of units of one shape that it belongs to, from 1.
+    """
+
+    name: str
+    unit: ResidualUnit
+    stage: int
+
+    @property
+    def passes_x_on(self) -> bool:
+        """Whether the shortcut is given x_l itself, in the shape that x_{l+1} will have.
+
+        The first unit of a stage changes the shape; the first of a network activates x before the split.
+        """
+        return not self.unit.changes_shape and not (self.unit.shares_preactivation and self.unit.first)
+
+    def __call__(self, x: Any, training: bool = False) -> Any:
+        """Return x_{l+1}, given x_l."""
+        return self.terms(x, training).output
+
+    def terms(self, x: Any, training: bool = False) -> Terms:
+        """Return the terms of Eq. (1) and (2), given x_l."""
+        unit = self.unit
+
+        def compute(x: Any) -> tuple[Any, ...]:
+            activated = unit.preactivate(x)
+            skip = activated if unit.shares_preactivation else x
+            residual = unit.residual(activated)
+            y = unit.add(skip, residual)
+            return skip, residual, y, unit.after_addition(y)
+
+        return Terms(*undisturbed(compute, x, training))
+
+    def along_shortcut(self, x: Any, residual: Any, training: bool = False) -> Any:
+        """Return x_{l+1}, given x_l, with F held at a value: only h and f depend on x_l.
+
+        With a `residual` of zeros this is what is left of the unit when F is left out.
+        """
+        unit = self.unit
+
+        def compute(x: Any) -> Any:
+            skip = unit.preactivate(x) if unit.shares_preactivation else x
+            return unit.after_addition(unit.add(skip, residual))
+
+        return undisturbed(compute, x, training)
+
+    def through_branch(self, x: Any, skip: Any, training: bool = False) -> Any:
+        """Return x_{l+1}, given x_l, with what the shortcut is given held at a value: only F depends on x_l."""
+        unit = self.unit
+
+        def compute(x: Any) -> Any:
+            return unit.after_addition(unit.add(skip, unit.residual(unit.preactivate(x))))
+
+        return undisturbed(compute, x, training)
+
+    def gradient(self, x: Any, upstream: Any, training: bool = False) -> Any:
+        """Return ∂E/∂x_l, given ∂E/∂x_{l+1}."""
+        return vjp(lambda x: self(x, training), x, upstream)
+
+    def direct_gradient(self, x: Any, terms: Terms, upstream: Any, training: bool = False) -> Any:
+        """Return what of ∂E/∂x_{l+1} comes back along the shortcut alone."""
+        return vjp(lambda x: self.along_shortcut(x, terms.residual, training), x, upstream)
+
+    def branch_gradient(self, x: Any, terms: Terms, upstream: Any, training: bool = False) -> Any:
+        """Return what of ∂E/∂x_{l+1} comes back through F alone."""
+        return vjp(lambda x: self.through_branch(x, terms.skip, training), x, upstream)
+
+    def shortcut_term(self, terms: Terms, training: bool = False) -> Any:
+        """Return h(x_l): y without F."""
+        return undisturbed(lambda skip: self.unit.add(skip, ops.zeros_like(terms.residual)), terms.skip, training)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a unit computes of x_l.
+
+    Attributes:
+        skip: what the shortcut is given: x_l, or where a unit shares its pre-activation, that.
+        residual: F(x_l).
+        y: h(x_l) + F(x_l), Eq. (1).
+        output: x_{l+1} = f(y_l), Eq. (2).
+    """
+
+    skip: Any
+    residual: Any
+    y: Any
+    output: Any
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A network taken apart.
+
+    Attributes:
+        name: of the model.
+        links: the units in order.
+    """
+
+    name: str
+    links: tuple[Link, ...]
+    _before: keras.Model | None
+    _after: keras.Model | None
+
+    @classmethod
+    def of(cls, model: keras.Model) -> Chain:
+        """Take a functional model apart whose residual units follow one another, rolled into stacks or not.
+
+        Raises:
+            InputError: not a functional model, one without residual units, or with something between them.
+        """
+        if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
+            raise InputError(f"only functional Keras models can be analyzed, not {type(model).__name__}")
+        layers = [layer for layer in model.layers if _holds_units(layer)]
+        if not layers:
+            raise InputError(
+                f"{model.name} has no residual units of this package; "
+                "check_identity_path looks at networks of other layers"
+            )
+        for before, after in itertools.pairwise(layers):
+            if after.input is not before.output:
+                raise InputError(f"something stands between {before.name} and {after.name}; units must form a chain")
+        first, last = layers[0].input, layers[-1].output
+        return cls(
+            model.name,
+            tuple(_links(layers)),
+            None if any(first is tensor for tensor in model.inputs) else keras.Model(model.inputs, first),
+            None if any(last is tensor for tensor in model.outputs) else keras.Model(last, model.outputs[0]),
+        )
+
+    def before(self, images: Any, training: bool = False) -> Any:
+        """Return x_1, the input of the first unit, given the model's input."""
+        x = ops.convert_to_tensor(images)
+        if self._before is not None:
+            x = undisturbed(self._before, x, training)
+        return ops.cast(x, self.links[0].unit.compute_dtype)
+
+    def after(self, x: Any, training: bool = False) -> Any:
+        """Return the model's output, given that of the last unit."""
+        return x if self._after is None else undisturbed(self._after, x, training)
+
+    def passes(self, images: Any, training: bool = False) -> Iterator[Pass]:
+        """Yield each unit with its input x_l and its terms, in order."""
+        x = self.before(images, training)
+        for link in self.links:
+            terms = link.terms(x, training)
+            yield link, x, terms
+            x = terms.output
+
+
+Pass = tuple[Link, Any, Terms]
+"""A unit, its input x_l, and what it computes of it."""
+
+
+def _holds_units(layer: keras.layers.Layer) -> bool:
+    return isinstance(layer, ResidualUnit) or (
+        isinstance(layer, UnitStack) and issubclass(layer.unit_type, ResidualUnit)
+    )
+
+
+def _links(layers: Sequence[keras.layers.Layer]) -> Iterator[Link]:
+    stage, number = 0, 0
+    for layer in layers:
+        units = [layer] if isinstance(layer, ResidualUnit) else [layer.unit(k) for k in range(layer.repeats)]
+        for unit in units:
+            if unit.changes_shape or not stage:
+                stage, number = stage + 1, 0
+            number += 1
+            yield Link(f"stage{stage}_unit{number:02d}", unit, stage)
+
+
+def undisturbed(function: Callable[[Any], Any], x: Any, training: bool) -> Any:
+    """Return `function(x)`, changing no variable: new moving averages and random states are dropped."""
+    with keras.StatelessScope():
+        # A function of its own, because Keras would take a model for a part of the layer.
+        return _Part(lambda x: function(x), dtype="float32", autocast=False, name="part")(x, training=training)
+
+
+class _Part(keras.layers.Layer):
+    """A function called as a layer, so that the layers that it calls learn whether it is training."""
+
+    def __init__(self, function: Callable[[Any], Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.function = function
+
+    def build(self, input_shape: Any) -> None:
+        self.built = True
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        return self.function(x)

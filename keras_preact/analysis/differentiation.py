@@ -1,0 +1,47 @@
+"""Exact derivatives on any backend: the one place where the analysis calls a backend of its own accord."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+
+def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
+    """Return upstreamᵀ ∂function/∂x at x, by automatic differentiation: `keras.ops` has no gradients.
+
+    Args:
+        function: of one tensor, giving one tensor.
+        x: where to differentiate.
+        upstream: of the shape and dtype of function(x).
+
+    Returns:
+        A tensor of the shape of x; zeros where the function does not depend on x.
+
+    Example:
+
+    >>> x = keras.ops.array([3.0, 4.0])
+    >>> [float(g) for g in vjp(lambda x: x * x, x, keras.ops.array([1.0, 10.0]))]
+    [6.0, 80.0]
+    """
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        x = tf.identity(x)  # where the function holds the same tensor as a constant, it stays one
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = function(x)
+        return tape.gradient(y, x, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    if backend == "jax":
+        import jax
+
+        return jax.vjp(function, x)[1](upstream)[0]
+    if backend == "torch":
+        import torch
+
+        x = x.detach().requires_grad_()
+        gradient = torch.autograd.grad(function(x), x, upstream, allow_unused=True)[0]
+        return torch.zeros_like(x) if gradient is None else gradient
+    raise NotImplementedError(f"the {backend} backend has no gradients")

@@ -1,0 +1,202 @@
+"""Residual networks as ensembles of paths (Veit, Wilber, Belongie 2016): units left out, swapped; path lengths.
+
+A unit left out keeps its shortcut and loses F: what then goes on is f(h(x_l)).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.analysis.chain import Chain, Link
+from keras_preact.analysis.propagation import as_float64, loss_gradient
+from keras_preact.errors import InputError
+
+
+def leave_out(model: keras.Model, images: Any, labels: Any) -> list[Lesion]:
+    """Return the test error with each unit left out in turn, and first that of the whole network.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        labels: class numbers (batch,).
+
+    Raises:
+        InputError: a model without such units.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> rng = np.random.default_rng(0)
+    >>> lesions = leave_out(cifar_resnet(depth=14), rng.normal(size=(8, 32, 32, 3)), np.arange(8))
+    >>> [lesion.unit for lesion in lesions][:3]
+    ['none', 'stage1_unit01', 'stage1_unit02']
+    """
+    chain = Chain.of(model)
+    passes = list(chain.passes(images))
+    lesions = [Lesion("none", 0, _error(chain, passes[-1][2].output, labels))]
+    for k, (link, x, terms) in enumerate(passes):
+        x = link.along_shortcut(x, ops.zeros_like(terms.residual))
+        lesions.append(Lesion(link.name, link.stage, _error(chain, _run(chain.links[k + 1 :], x), labels)))
+    return lesions
+
+
+@dataclass(frozen=True)
+class Lesion:
+    """What a change at test time does.
+
+    Attributes:
+        unit: the unit that is left out, or `none`.
+        stage: number of its stage, from 1; 0 for none.
+        error: test error, %.
+    """
+
+    unit: str
+    stage: int
+    error: float
+
+
+def swap(
+    model: keras.Model, images: Any, labels: Any, swaps: Sequence[int] = (1, 2, 4, 8), seed: int = 0
+) -> list[Swap]:
+    """Return the test error after random swaps of units of equal shape.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        labels: class numbers (batch,).
+        swaps: how many pairs are exchanged, one after the other.
+        seed: of the choice of pairs. Default 0.
+
+    Raises:
+        InputError: a model without such units, or without two of equal shape.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> rng = np.random.default_rng(0)
+    >>> swapped = swap(cifar_resnet(depth=20), rng.normal(size=(8, 32, 32, 3)), np.arange(8), swaps=[0, 3])
+    >>> [(entry.swaps, entry.order_kept) for entry in swapped][0]
+    (0, 1.0)
+    """
+    chain = Chain.of(model)
+    rows: dict[int, list[int]] = {}
+    for place, link in enumerate(chain.links):
+        if not link.unit.changes_shape:
+            rows.setdefault(link.stage, []).append(place)
+    pairs = [(a, b) for row in rows.values() for i, a in enumerate(row) for b in row[i + 1 :]]
+    if not pairs:
+        raise InputError(f"{model.name} has no two units of equal shape: there is nothing to swap")
+    rng, start = np.random.default_rng(seed), chain.before(images)
+    results = []
+    for count in swaps:
+        order = list(range(len(chain.links)))
+        for a, b in rng.choice(pairs, size=count):
+            order[a], order[b] = order[b], order[a]
+        output = _run([chain.links[place] for place in order], start)
+        results.append(Swap(count, _order_kept(order, list(rows.values())), _error(chain, output, labels)))
+    return results
+
+
+@dataclass(frozen=True)
+class Swap:
+    """What swapping does.
+
+    Attributes:
+        swaps: number of pairs exchanged.
+        order_kept: Kendall's τ between the order of the units before and after, over pairs of one stage: 1 where it
+            is the same, −1 where it is reversed.
+        error: test error, %.
+    """
+
+    swaps: int
+    order_kept: float
+    error: float
+
+
+def _order_kept(order: Sequence[int], rows: Sequence[Sequence[int]]) -> float:
+    signs = [np.sign(order[b] - order[a]) for row in rows for i, a in enumerate(row) for b in row[i + 1 :]]
+    return float(np.mean(signs))
+
+
+def path_lengths(
+    model: keras.Model, images: Any, labels: Any, samples: int = 10, training: bool = True, seed: int = 0
+) -> list[PathLength]:
+    """Return, for every length of a path, how many paths have it and how much gradient comes along them.
+
+    A path takes at each unit either the shortcut or F; its length is the number of F. A network of n units has 2ⁿ
+    paths, C(n, k) of them of length k. The gradient along one is measured: from the loss back to the input of the
+    first unit, at each unit through F alone or along the shortcut alone, at the values of an ordinary pass.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        labels: class numbers (batch,).
+        samples: random paths of each length. Default 10.
+        training: whether batch norm uses the batch's statistics. Default `True`.
+        seed: of the choice of paths. Default 0.
+
+    Raises:
+        InputError: a model without such units.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> rng = np.random.default_rng(0)
+    >>> lengths = path_lengths(cifar_resnet(depth=14), rng.normal(size=(8, 32, 32, 3)), np.arange(8), samples=2)
+    >>> round(sum(entry.paths for entry in lengths), 9), round(sum(entry.share for entry in lengths), 9)
+    (1.0, 1.0)
+    """
+    chain = Chain.of(model)
+    passes = list(chain.passes(images, training))
+    end = loss_gradient(chain, passes[-1][2].output, labels, training)
+    n, rng = len(passes), np.random.default_rng(seed)
+    mean_norms = []
+    for length in range(n + 1):
+        norms = []
+        for _ in range(samples if 0 < length < n else 1):  # there is one path of length 0, and one of length n
+            through, gradient = set(rng.choice(n, size=length, replace=False).tolist()), end
+            for k in reversed(range(n)):
+                link, x, terms = passes[k]
+                back = link.branch_gradient if k in through else link.direct_gradient
+                gradient = back(x, terms, gradient, training)
+            norms.append(np.linalg.norm(as_float64(gradient)))
+        mean_norms.append(float(np.mean(norms)))
+    paths = [math.comb(n, k) / 2**n for k in range(n + 1)]
+    total = sum(p * g for p, g in zip(paths, mean_norms, strict=True))
+    return [PathLength(k, p, g, p * g / total) for k, (p, g) in enumerate(zip(paths, mean_norms, strict=True))]
+
+
+@dataclass(frozen=True)
+class PathLength:
+    """The paths of one length.
+
+    Attributes:
+        length: number of residual branches on the path.
+        paths: share of all paths that have this length.
+        norm: mean norm of the gradient along one of them.
+        share: of all gradient, that along paths of this length: paths × norm, over the sum.
+    """
+
+    length: int
+    paths: float
+    norm: float
+    share: float
+
+
+def _run(links: Sequence[Link], x: Any) -> Any:
+    for link in links:
+        x = link(x)
+    return x
+
+
+def _error(chain: Chain, x: Any, labels: Any) -> float:
+    """Return the error in % of the classes that the network tells from the output of its last unit."""
+    told = np.argmax(as_float64(chain.after(x)), axis=-1)
+    return float(100 * np.mean(told != np.asarray(labels)))

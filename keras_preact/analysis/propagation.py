@@ -1,0 +1,406 @@
+"""The paper's equations, measured on a real network: how signal and gradient pass its units.
+
+Everything is computed by the network's own layers and by automatic differentiation. Nothing changes the network:
+moving averages and random states stay what they are. With `training=True` batch norm uses the batch's statistics,
+as in a training step; that is the default, because moving averages mean nothing before training.
+
+L, in Eq. (4) to (8), is the last unit of a stage: within a stage the shapes are equal, as the equations want.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.analysis.chain import Chain, Link, Pass
+from keras_preact.analysis.differentiation import vjp
+from keras_preact.errors import InputError
+from keras_preact.layers.placements import RELU
+from keras_preact.layers.preactivation import channel_axis
+from keras_preact.layers.shortcuts import ConstantScaling, IdentityShortcut
+from keras_preact.layers.units import ResidualUnit
+
+
+def forward_signal(model: keras.Model, images: Any, training: bool = True) -> list[ForwardSignal]:
+    """Return norm, mean and variance of x_l and of F(x_l) at every unit, in order.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        training: whether batch norm uses the batch's statistics. Default `True`.
+
+    Raises:
+        InputError: a model without such units.
+
+    Example: in a pre-activation network with F = 0, the signal passes as it is.
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> network = cifar_resnet(depth=14, zero_init_residual=True)
+    >>> signal = forward_signal(network, np.random.default_rng(0).normal(size=(8, 32, 32, 3)))
+    >>> signal[1].unit, signal[1].identity_share, signal[1].residual.norm
+    ('stage1_unit02', 1.0, 0.0)
+    """
+    signals = []
+    for link, x, terms in Chain.of(model).passes(images, training):
+        h, y = as_float64(link.shortcut_term(terms, training)), as_float64(terms.y)
+        along, beside = np.linalg.norm(h), np.linalg.norm(y - h)
+        share = float(along / (along + beside)) if along + beside else 1.0
+        signals.append(ForwardSignal(link.name, link.stage, Moments.of(x), Moments.of(terms.residual), share))
+    return signals
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of a batch of feature maps.
+
+    Attributes:
+        norm: √ of the mean of ‖·‖² over the images.
+        mean: of all values.
+        variance: of all values.
+    """
+
+    norm: float
+    mean: float
+    variance: float
+
+    @classmethod
+    def of(cls, tensor: Any) -> Moments:
+        """Return the moments of a tensor (batch, …)."""
+        values = as_float64(tensor)
+        return cls(float(np.sqrt((values**2).sum() / len(values))), float(values.mean()), float(values.var()))
+
+
+@dataclass(frozen=True)
+class ForwardSignal:
+    """The signal at one unit.
+
+    Attributes:
+        unit: its name, `stage2_unit07`.
+        stage: number of its stage, from 1.
+        x: moments of its input x_l.
+        residual: moments of F(x_l).
+        identity_share: ‖h(x_l)‖ / (‖h(x_l)‖ + ‖y_l − h(x_l)‖): how much of the sum has come along the shortcut.
+    """
+
+    unit: str
+    stage: int
+    x: Moments
+    residual: Moments
+    identity_share: float
+
+
+def gradient_signal(
+    model: keras.Model, images: Any, labels: Any, training: bool = True, loss: Callable[[Any, Any], Any] | None = None
+) -> list[GradientSignal]:
+    """Return the exact ∂E/∂x_l at every unit's input, in order, and at last that at the output of the last unit.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        labels: what the loss is given with the model's output.
+        training: whether batch norm uses the batch's statistics. Default `True`.
+        loss: function of (labels, output) that gives one number, or one an image; E is their mean. Default: sparse
+            categorical cross-entropy of logits.
+
+    Raises:
+        InputError: a model without such units.
+
+    Example: along identity shortcuts, the gradient at the end of a stage comes back to all its units unchanged.
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> rng = np.random.default_rng(0)
+    >>> signal = gradient_signal(cifar_resnet(depth=14), rng.normal(size=(8, 32, 32, 3)), np.arange(8))
+    >>> [entry.unit for entry in signal[-3:]]
+    ['stage3_unit01', 'stage3_unit02', 'output']
+    >>> signal[-2].direct == signal[-1].norm
+    True
+    """
+    chain = Chain.of(model)
+    passes = list(chain.passes(images, training))
+    gradient = loss_gradient(chain, passes[-1][2].output, labels, training, loss)
+    stage, end, direct = passes[-1][0].stage, gradient, gradient
+    signals = [GradientSignal.of("output", stage, gradient, direct, end)]
+    for link, x, terms in reversed(passes):
+        if link.stage != stage:
+            stage, end, direct = link.stage, gradient, gradient
+        gradient, direct = link.gradient(x, gradient, training), link.direct_gradient(x, terms, direct, training)
+        signals.append(GradientSignal.of(link.name, stage, gradient, direct, end))
+    return signals[::-1]
+
+
+@dataclass(frozen=True)
+class GradientSignal:
+    """The gradient at one unit's input, and its split by Eq. (5).
+
+    Attributes:
+        unit: the unit's name, or `output` for what follows the last one.
+        stage: number of its stage.
+        norm: ‖∂E/∂x_l‖ over the whole batch, whose mean loss is E.
+        cosine: of the angle between ∂E/∂x_l and ∂E/∂x_L; `None` where their shapes differ.
+        direct: norm of the first term: what comes back from x_L along the shortcuts alone, with F held constant.
+            Where h and f are the identity, this is ∂E/∂x_L itself.
+        through_weights: norm of the rest, the second term.
+    """
+
+    unit: str
+    stage: int
+    norm: float
+    cosine: float | None
+    direct: float
+    through_weights: float
+
+    @classmethod
+    def of(cls, unit: str, stage: int, gradient: Any, direct: Any, end: Any) -> GradientSignal:
+        """Return the entry of a unit from ∂E/∂x_l, its direct term, and ∂E/∂x_L."""
+        g, d, last = (as_float64(tensor) for tensor in (gradient, direct, end))
+        lengths = float(np.linalg.norm(g) * np.linalg.norm(last))
+        cosine = float(np.vdot(g, last)) / lengths if g.shape == last.shape and lengths else None
+        norms = [float(np.linalg.norm(part)) for part in (g, d, g - d)]
+        return cls(unit, stage, norms[0], cosine, norms[1], norms[2])
+
+
+def loss_gradient(
+    chain: Chain, x: Any, labels: Any, training: bool, loss: Callable[[Any, Any], Any] | None = None
+) -> Any:
+    """Return ∂E/∂x at the output of the last unit; arguments as in `gradient_signal`."""
+    loss = loss or _cross_entropy
+
+    def error(x: Any) -> Any:
+        return ops.mean(loss(ops.convert_to_tensor(labels), chain.after(x, training)))
+
+    return vjp(error, x, ops.ones((), error(x).dtype))
+
+
+def _cross_entropy(labels: Any, logits: Any) -> Any:
+    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+
+def unrolled_sum(model: keras.Model, images: Any, training: bool = True) -> list[UnrolledSum]:
+    """Return, for every unit whose shortcut is given x_l, how far Eq. (4) is from holding: x_L − x_l − Σ F(x_i).
+
+    In full pre-activation networks it holds but for the rounding of floats; where something scales the shortcut or
+    stands after the addition, it does not.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        training: whether batch norm uses the batch's statistics. Default `True`.
+
+    Raises:
+        InputError: a model without such units.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> images = np.random.default_rng(0).normal(size=(8, 32, 32, 3))
+    >>> max(entry.error for entry in unrolled_sum(cifar_resnet(depth=20), images)) < 1e-6
+    True
+    >>> max(entry.error for entry in unrolled_sum(cifar_resnet(depth=20, placement="original"), images)) > 0.1
+    True
+    """
+    results: list[UnrolledSum] = []
+    for passes in _rows(Chain.of(model).passes(images, training)):
+        end = as_float64(passes[-1][2].output)
+        total = np.zeros_like(end)
+        row = []
+        for link, x, terms in reversed(passes):
+            total = total + as_float64(terms.residual)
+            error = np.linalg.norm(end - as_float64(x) - total) / np.linalg.norm(end)
+            row.append(UnrolledSum(link.name, link.stage, float(error)))
+        results += row[::-1]
+    return results
+
+
+@dataclass(frozen=True)
+class UnrolledSum:
+    """How far Eq. (4) is from holding between a unit and the end of its stage.
+
+    Attributes:
+        unit: the unit whose input is x_l.
+        stage: number of its stage; x_L is the stage's last output.
+        error: ‖x_L − x_l − ΣF(x_i)‖ / ‖x_L‖.
+    """
+
+    unit: str
+    stage: int
+    error: float
+
+
+def scaling_factor(model: keras.Model, images: Any, training: bool = True) -> list[ScalingFactor]:
+    """Measure what the shortcuts alone make of signal and gradient, at every unit that they pass x_l on: Eq. (7), (8).
+
+    Args:
+        model: a functional model whose units have constant shortcuts: the identity, or `ConstantScaling`.
+        images: float (batch, height, width, channels), as the model takes them.
+        training: whether batch norm uses the batch's statistics. Default `True`.
+
+    Raises:
+        InputError: a model without such units, or with other shortcuts, for which the paper predicts no factor.
+
+    Example: 0.9 twice is 0.81, forward and backward.
+
+    >>> from keras_preact.layers import ConstantScaling
+    >>> from keras_preact.models import cifar_resnet
+    >>> network = cifar_resnet(depth=20, shortcut="constant_scaling(shortcut=0.9, residual=1)")
+    >>> factors = scaling_factor(network, np.random.default_rng(0).normal(size=(4, 32, 32, 3)))
+    >>> factors[0].unit, round(factors[0].backward_predicted, 3), round(factors[0].backward, 3)
+    ('stage1_unit02', 0.81, 0.81)
+    """
+    results: list[ScalingFactor] = []
+    for passes in _rows(Chain.of(model).passes(images, training)):
+        scales = [_scale(link) for link, _, _ in passes]
+        forward, backward = _factors(passes, training)
+        for k, (link, _, _) in enumerate(passes):
+            predicted = math.prod(scales[: k + 1]), math.prod(scales[k:])
+            results.append(ScalingFactor(link.name, link.stage, predicted[0], forward[k], predicted[1], backward[k]))
+    return results
+
+
+@dataclass(frozen=True)
+class ScalingFactor:
+    """Factors between a unit and the ends of its stage.
+
+    Attributes:
+        unit: the unit.
+        stage: number of its stage.
+        forward_predicted: Πλ_i from the first such unit of the stage to this one, inclusive.
+        forward: the factor that the first one's input has when the shortcuts alone have brought it through this one.
+        backward_predicted: Πλ_i from this unit to the stage's last one, inclusive.
+        backward: the factor that a gradient at the stage's end has when the shortcuts alone have brought it here.
+    """
+
+    unit: str
+    stage: int
+    forward_predicted: float
+    forward: float
+    backward_predicted: float
+    backward: float
+
+
+def _scale(link: Link) -> float:
+    """Return λ of a unit."""
+    shortcut = link.unit.shortcut
+    if type(shortcut) is IdentityShortcut:
+        return 1.0
+    if isinstance(shortcut, ConstantScaling):
+        return shortcut.shortcut
+    raise InputError(f"{link.name} has a {type(shortcut).__name__}, which scales x by no constant; Eq. (7) needs one")
+
+
+def _factors(passes: Sequence[Pass], training: bool) -> tuple[list[float], list[float]]:
+    forward, backward = [], []
+    signal = start = passes[0][1]
+    for link, _, terms in passes:
+        signal = link.along_shortcut(signal, ops.zeros_like(terms.residual), training)
+        forward.append(_ratio(signal, start))
+    gradient = end = passes[-1][2].output  # any direction will do
+    for link, x, terms in reversed(passes):
+        gradient = link.direct_gradient(x, terms, gradient, training)
+        backward.append(_ratio(gradient, end))
+    return forward, backward[::-1]
+
+
+def _ratio(tensor: Any, reference: Any) -> float:
+    """Return the factor that `tensor` is of `reference`, by least squares."""
+    a, b = as_float64(tensor), as_float64(reference)
+    return float(np.vdot(a, b) / np.vdot(b, b))
+
+
+def identity_error(unit: ResidualUnit, x: Any = None) -> float:
+    """Return max |x' − x| / max |x| of a built unit with F left out: 0 where h and f are the identity.
+
+    Args:
+        unit: built; it keeps the shape.
+        x: images (batch, height, width, channels); default: normal values, negative ones among them.
+
+    Raises:
+        InputError: a unit that is not built, or changes the shape.
+
+    Example:
+
+    >>> unit, original = ResidualUnit(16), ResidualUnit(16, placement="original")
+    >>> for each in (unit, original):
+    ...     each.build((None, 8, 8, 16))
+    >>> identity_error(unit), identity_error(original) > 0.5
+    (0.0, True)
+    """
+    if not unit.built:
+        raise InputError(f"{unit.name} is not built yet; call it once, or build it for an input shape")
+    if unit.changes_shape:
+        raise InputError(f"{unit.name} changes the shape: its output cannot equal its input")
+    if x is None:
+        shape = [size or 8 for size in unit.get_build_config()["input_shape"][1:]]
+        x = np.random.default_rng(0).normal(size=(4, *shape))
+    x = ops.cast(ops.convert_to_tensor(x), unit.compute_dtype)
+    link = Link(unit.name, unit, 1)
+    output = link.along_shortcut(x, ops.zeros_like(link.terms(x).residual))
+    before, after = as_float64(x), as_float64(output)
+    return float(np.abs(after - before).max() / np.abs(before).max())
+
+
+def dead_fraction(model: keras.Model, images: Any, training: bool = False) -> list[DeadFraction]:
+    """Return, for every unit that ends in a ReLU, how much of its output is zero; nothing for the others.
+
+    Args:
+        model: a functional model whose residual units follow one another; rolled or not.
+        images: float (batch, height, width, channels), as the model takes them.
+        training: whether batch norm uses the batch's statistics. Default `False`.
+
+    Raises:
+        InputError: a model without such units.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> images = np.random.default_rng(0).normal(size=(8, 32, 32, 3))
+    >>> dead = dead_fraction(cifar_resnet(depth=14, placement="original"), images)
+    >>> len(dead), all(0 <= entry.zeros <= 1 for entry in dead)
+    (6, True)
+    >>> dead_fraction(cifar_resnet(depth=14), images)
+    []
+    """
+    results = []
+    for link, _, terms in Chain.of(model).passes(images, training):
+        if link.unit.placement.after_addition[-1:] == (RELU,):
+            zero = as_float64(terms.output) == 0
+            axes = tuple(axis for axis in range(4) if axis != channel_axis(link.unit.data_format))
+            results.append(DeadFraction(link.name, link.stage, float(zero.mean()), float(zero.all(axes).mean())))
+    return results
+
+
+@dataclass(frozen=True)
+class DeadFraction:
+    """What the ReLU after an addition has set to zero.
+
+    Attributes:
+        unit: the unit.
+        stage: number of its stage.
+        zeros: share of the values that are 0.
+        channels: share of the channels that are 0 at every pixel of every image.
+    """
+
+    unit: str
+    stage: int
+    zeros: float
+    channels: float
+
+
+def _rows(passes: Iterable[Pass]) -> Iterator[list[Pass]]:
+    """Yield by stage the units that pass x_l on."""
+    for _, entries in itertools.groupby(passes, key=lambda entry: entry[0].stage):
+        row = [entry for entry in entries if entry[0].passes_x_on]
+        if row:
+            yield row
+
+
+def as_float64(tensor: Any) -> np.ndarray:
+    """Return a tensor of any backend and floating dtype as a NumPy array of float64."""
+    wide = keras.backend.standardize_dtype(tensor.dtype) == "float64"
+    return ops.convert_to_numpy(tensor if wide else ops.cast(tensor, "float32")).astype(np.float64)

@@ -1,0 +1,73 @@
+"""Units left out and swapped, and paths counted."""
+
+import numpy as np
+import pytest
+from harness import disturb
+
+from keras_preact import InputError
+from keras_preact.analysis import leave_out, path_lengths, swap
+from keras_preact.models import cifar_resnet
+
+RNG = np.random.default_rng(1)
+X = RNG.normal(size=(8, 16, 16, 3)).astype("float32")
+Y = np.arange(8)
+
+
+def network(depth=14, *arguments, **options):
+    return cifar_resnet(depth, *arguments, input_shape=(16, 16, 3), **options)
+
+
+def test_leaving_out_a_unit_whose_branch_is_zero_changes_nothing():
+    lesions = leave_out(network(zero_init_residual=True), X, Y)
+    assert len(lesions) == 7
+    assert len({lesion.error for lesion in lesions}) == 1
+
+
+def test_leaving_out_a_unit_is_leaving_out_its_branch():
+    model = network()
+    disturb(model)
+    labels = np.argmax(model.predict(X, verbose=0), 1)
+    assert leave_out(model, X, labels)[0].error == 0
+    kernel = model.get_layer("stage2_unit02").branch[-1].kernel
+    kernel.assign(0 * kernel)
+    told = np.argmax(model.predict(X, verbose=0), 1)
+    lesion = leave_out(model, X, told)[[entry.unit for entry in leave_out(model, X, told)].index("stage2_unit02")]
+    assert lesion.error == 0
+
+
+def test_swaps_keep_to_units_of_one_shape():
+    model = network(26)
+    disturb(model)
+    labels = np.argmax(model.predict(X, verbose=0), 1)
+    swapped = swap(model, X, labels, swaps=[0, 1, 20])
+    assert swapped[0].error == 0 and swapped[0].order_kept == 1
+    assert swapped[1].order_kept < 1
+    with pytest.raises(InputError, match="nothing to swap"):
+        swap(network(8), X, Y)
+
+
+def test_paths_are_counted_by_the_binomial_distribution():
+    lengths = path_lengths(network(), X, Y, samples=2)
+    assert [entry.length for entry in lengths] == list(range(7))
+    np.testing.assert_allclose([64 * entry.paths for entry in lengths], [1, 6, 15, 20, 15, 6, 1])
+    assert sum(entry.share for entry in lengths) == pytest.approx(1)
+
+
+def test_the_paths_sum_to_the_gradient():
+    """With one unit there are two paths, and F is all but linear in the gradient: direct + through F = whole."""
+    from keras_preact.analysis.chain import Chain
+    from keras_preact.analysis.propagation import as_float64, loss_gradient
+
+    model = network(8)
+    disturb(model)
+    chain = Chain.of(model)
+    passes = list(chain.passes(X, True))
+    upstream = loss_gradient(chain, passes[-1][2].output, Y, True)
+    link, x, terms = passes[-1]
+    parts = [as_float64(back(x, terms, upstream, True)) for back in (link.direct_gradient, link.branch_gradient)]
+    np.testing.assert_allclose(sum(parts), as_float64(link.gradient(x, upstream, True)), rtol=1e-4, atol=1e-8)
+
+
+def test_without_residuals_the_shortest_path_carries_everything():
+    lengths = path_lengths(network(zero_init_residual=True), X, Y, samples=2)
+    assert lengths[0].share == 1

@@ -1,0 +1,238 @@
+"""The paper's equations hold where they should, fail where they should, and the gradients are the true ones."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array, disturb
+
+from keras_preact import InputError
+from keras_preact.analysis import (
+    Chain,
+    dead_fraction,
+    forward_signal,
+    gradient_signal,
+    identity_error,
+    scaling_factor,
+    unrolled_sum,
+)
+from keras_preact.analysis.differentiation import vjp
+from keras_preact.analysis.propagation import loss_gradient
+from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
+from keras_preact.models import cifar_resnet, roll
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 16, 16, 3)).astype("float32")
+Y = np.arange(6)
+
+
+def network(depth=20, *arguments, **options):
+    return cifar_resnet(depth, *arguments, input_shape=(16, 16, 3), rolled=options.pop("rolled", False), **options)
+
+
+def values(model):
+    return [keras.ops.convert_to_numpy(variable) for variable in model.variables]
+
+
+# ---- the chain ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_the_chain_computes_what_the_model_computes_and_leaves_it_alone(training, rolled):
+    model = network(rolled=rolled)
+    disturb(model)
+    before = values(model)
+    chain = Chain.of(model)
+    *_, (_, _, last) = chain.passes(X, training)
+    output = chain.after(last.output, training)
+    for old, new in zip(before, values(model), strict=True):
+        np.testing.assert_array_equal(old, new)
+    expected = array(model(X, training=training))
+    np.testing.assert_allclose(array(output), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
+    assert [link.name for link in chain.links][2:5] == ["stage1_unit03", "stage2_unit01", "stage2_unit02"]
+
+
+def test_a_model_that_is_no_chain_of_units_is_refused():
+    inputs = keras.Input((4,))
+    plain = keras.Model(inputs, keras.layers.Dense(2)(inputs))
+    with pytest.raises(InputError, match="has no residual units of this package"):
+        Chain.of(plain)
+    with pytest.raises(InputError, match="only functional Keras models"):
+        forward_signal(keras.Sequential([ResidualUnit(4)]), X)
+    inputs = keras.Input((8, 8, 4))
+    between = ResidualUnit(4)(keras.layers.ReLU()(ResidualUnit(4)(inputs)))
+    with pytest.raises(InputError, match="something stands between"):
+        Chain.of(keras.Model(inputs, between))
+
+
+# ---- gradients ----------------------------------------------------------------------------------------------------
+
+
+def test_gradients_are_those_of_finite_differences():
+    """In float64, along random directions at several units: the definition of a derivative."""
+    model = network(14, dtype="float64", include_top=False, pooling="avg")
+    disturb(model)
+    images = X.astype("float64")
+    chain = Chain.of(model)
+    passes = list(chain.passes(images, True))
+
+    def loss(labels, output):
+        return keras.ops.sum(keras.ops.square(output), axis=1)
+
+    def loss_from(k, x):
+        for link in chain.links[k:]:
+            x = link(x, True)
+        return float(keras.ops.mean(loss(Y, chain.after(x, True))))
+
+    signal = gradient_signal(model, images, Y, loss=loss)
+    gradient = loss_gradient(chain, passes[-1][2].output, Y, True, loss)
+    for k in reversed(range(6)):
+        link, x, _ = passes[k]
+        gradient = link.gradient(x, gradient, True)
+        direction = np.random.default_rng(k).normal(size=x.shape)
+        ahead, behind = (loss_from(k, x + sign * 1e-6 * direction) for sign in (1, -1))
+        expected = np.vdot(keras.ops.convert_to_numpy(gradient), direction)
+        assert (ahead - behind) / 2e-6 == pytest.approx(expected, rel=1e-3)
+        assert signal[k].norm == pytest.approx(np.linalg.norm(keras.ops.convert_to_numpy(gradient)), rel=1e-9)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_along_identity_shortcuts_the_gradient_comes_back_unchanged(rolled):
+    """Eq. (5): the direct term is ∂E/∂x_L itself, to the bit, at every unit of a stage."""
+    model = network(26, rolled=rolled)
+    disturb(model)
+    signal = gradient_signal(model, X, Y)
+    assert signal[-1].unit == "output" and signal[-1].through_weights == 0
+    for stage in (1, 2, 3):
+        entries = [entry for entry in signal if entry.stage == stage]
+        direct = {entry.direct for entry in entries if entry.unit.endswith(("02", "03", "04"))}
+        assert len(direct) == 1
+    assert direct == {signal[-1].norm}
+    assert all(entry.through_weights > 0 for entry in signal[:-1])
+
+
+def test_with_the_weights_at_zero_only_the_direct_term_is_left():
+    model = network(14, zero_init_residual=True)
+    signal = {entry.unit: entry for entry in gradient_signal(model, X, Y)}
+    inner = signal["stage3_unit02"]
+    assert inner.norm == inner.direct == signal["output"].norm
+    assert inner.through_weights == 0 and inner.cosine == pytest.approx(1, abs=1e-12)
+
+
+def test_a_relu_after_the_addition_holds_part_of_the_direct_term_back():
+    model = network(20, "original")
+    signal = {entry.unit: entry for entry in gradient_signal(model, X, Y)}
+    assert signal["stage3_unit02"].direct < 0.99 * signal["output"].norm
+
+
+def test_rolled_and_written_out_give_the_same_signals():
+    model = network(26)
+    disturb(model)
+    flat, rolled = (gradient_signal(each, X, Y) for each in (model, roll(model)))
+    assert [entry.unit for entry in flat] == [entry.unit for entry in rolled]
+    np.testing.assert_allclose([e.norm for e in flat], [e.norm for e in rolled], rtol=1e-4)
+    flat, rolled = (forward_signal(each, X) for each in (model, roll(model)))
+    np.testing.assert_allclose([e.x.variance for e in flat], [e.x.variance for e in rolled], rtol=1e-4)
+
+
+def test_vjp_of_what_does_not_depend_on_x_is_zero():
+    x = keras.ops.ones((3,))
+    assert array(vjp(lambda x: keras.ops.zeros((2,)), x, keras.ops.ones((2,)))).tolist() == [0, 0, 0]
+
+
+# ---- forward ------------------------------------------------------------------------------------------------------
+
+
+def test_forward_moments_are_those_of_the_activations():
+    model = network(8)
+    disturb(model)
+    signal = forward_signal(model, X, training=False)
+    x = array(keras.Model(model.input, model.get_layer("stage2_unit01").input)(X)).astype("float64")
+    assert signal[1].x.mean == pytest.approx(x.mean(), rel=1e-5)
+    assert signal[1].x.variance == pytest.approx(x.var(), rel=1e-5)
+    assert signal[1].x.norm == pytest.approx(np.sqrt((x**2).sum((1, 2, 3)).mean()), rel=1e-5)
+
+
+def test_the_variance_grows_with_depth_in_pre_activation_nets():
+    """Each unit adds F of about the same size: without weights that hold it back, the sum of a stage grows."""
+    variances = [entry.x.variance for entry in forward_signal(network(32), X) if entry.stage == 1][1:]
+    assert variances == sorted(variances) and variances[-1] > 1.5 * variances[0]
+
+
+def test_the_identity_share_is_that_of_the_norms():
+    signal = forward_signal(network(8, shortcut="constant_scaling(shortcut=0, residual=1)"), X)
+    assert signal[0].identity_share == 0
+
+
+# ---- Eq. (4), (7), (8) --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_sum_of_residuals_holds_where_f_is_the_identity_and_nowhere_else(placement):
+    model = network(20, placement)
+    disturb(model)
+    errors = [entry.error for entry in unrolled_sum(model, X)]
+    # Nine units, of which two change the shape; the first activates x before the split, if it has something to do it.
+    assert len(errors) == 7 - bool(PLACEMENTS[placement].first)
+    if PLACEMENTS[placement].identity_after_addition:
+        assert max(errors) < 1e-6
+    else:
+        assert max(errors) > 1e-2
+
+
+def scaled(factor, units, dtype="float64"):
+    """A row of small units with h = λx, float64: 1.1 to the power of 1000 is beyond float32."""
+    shortcut = f"constant_scaling(shortcut={factor}, residual=1)"
+    unit = ResidualUnit(2, block="single", dtype=dtype, shortcut=shortcut)
+    inputs = keras.Input((4, 4, 2), dtype=dtype)
+    x = UnitStack(unit, units, rolled=True)(inputs)
+    return keras.Model(inputs, keras.layers.GlobalAveragePooling2D(dtype=dtype)(x))
+
+
+@pytest.mark.parametrize("factor", [0.9, 0.99, 1.0, 1.01, 1.1])
+def test_scaled_shortcuts_multiply_signal_and_gradient(factor):
+    """Eq. (7), (8): Πλ_i, forward and backward."""
+    units = 100
+    entries = scaling_factor(scaled(factor, units), RNG.normal(size=(2, 4, 4, 2)))
+    for k, entry in enumerate(entries):
+        assert entry.forward_predicted == pytest.approx(factor ** (k + 1), rel=1e-12)
+        assert entry.forward == pytest.approx(entry.forward_predicted, rel=1e-9)
+        assert entry.backward == pytest.approx(factor ** (units - k), rel=1e-9)
+
+
+def test_a_gated_shortcut_has_no_constant_factor():
+    with pytest.raises(InputError, match="scales x by no constant"):
+        scaling_factor(network(14, shortcut="exclusive_gating"), X)
+
+
+# ---- units --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_the_identity_error_is_zero_where_nothing_follows_the_addition(placement):
+    unit = ResidualUnit(8, placement=placement)
+    unit.build((None, 8, 8, 8))
+    assert (identity_error(unit) == 0) == PLACEMENTS[placement].identity_after_addition
+
+
+def test_the_identity_error_of_units_that_have_none():
+    with pytest.raises(InputError, match="is not built yet"):
+        identity_error(ResidualUnit(8))
+    unit = ResidualUnit(8, strides=2)
+    unit.build((None, 8, 8, 8))
+    with pytest.raises(InputError, match="changes the shape"):
+        identity_error(unit)
+    halved = ResidualUnit(8, shortcut="constant_scaling")
+    halved.build((None, 8, 8, 8))
+    assert identity_error(halved) == pytest.approx(0.5)
+
+
+def test_dead_fractions_count_zeros():
+    model = network(14, "original")
+    entries = dead_fraction(model, X)
+    assert len(entries) == 6
+    output = array(keras.Model(model.input, model.get_layer("stage1_unit02").output)(X))
+    assert entries[1].zeros == pytest.approx((output == 0).mean())
+    kill = model.get_layer("stage3_unit02").branch[-1]
+    kill.beta.assign(np.full(64, -1e6))
+    assert dead_fraction(model, X)[-1].zeros == dead_fraction(model, X)[-1].channels == 1
