@@ -41,7 +41,7 @@ def parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train one network into a run folder")
     _add_network_options(train)
     _add_data_options(train)
-    train.add_argument("--recipe", help="paper, short or demo (default: demo for the bundled images, else short)")
+    train.add_argument("--recipe", help="paper, short or demo (default: demo for bundled images, else short)")
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, help="length of the training, in passes over the training images")
     length.add_argument("--steps", type=int, help="length of the training, in mini-batches")
@@ -57,6 +57,27 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("folder", type=Path, metavar="RUN")
     evaluate.add_argument("--data-dir", help="where the run's data are, if they have moved")
     evaluate.set_defaults(run=_evaluate)
+
+    reproduce = commands.add_parser("reproduce", help="run what is missing of a table of the paper, and print it")
+    reproduce.add_argument("table", metavar="TABLE", help="table1, table2, table3, table5 or extensions")
+    reproduce.add_argument("--budget", default="smoke", help="smoke (minutes, default), cpu (hours) or paper (a GPU)")
+    reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows by name (default: all of the budget)")
+    reproduce.add_argument("--seeds", type=int, default=1, help="runs a row (default: 1)")
+    reproduce.add_argument("--precision", help="as in train")
+    reproduce.add_argument("--data-dir", help="tensorflow-datasets' data_dir")
+    reproduce.add_argument(
+        "--out", type=Path, default=RUNS / "reproduce", help="folder of the runs (default: %(default)s)"
+    )
+    reproduce.add_argument("--results", type=Path, default=Path("results"), help="folder of results that are kept")
+    reproduce.add_argument("--list", action="store_true", help="name the rows and what is missing, and stop")
+    reproduce.set_defaults(run=_reproduce)
+
+    results = commands.add_parser("results", help="write the page of the results folder, README.md, from its runs")
+    results.add_argument("folder", type=Path, nargs="?", default=Path("results"), metavar="DIR")
+    results.add_argument(
+        "--keep", type=Path, nargs="+", default=[], metavar="RUN", help="first copy these runs into it"
+    )
+    results.set_defaults(run=_results)
 
     info = commands.add_parser("info", help="parameters, multiply-adds and stages of a network")
     info.add_argument("model", metavar="MODEL", help="a network's name, a .keras file or a run folder")
@@ -222,6 +243,48 @@ def _evaluate(options: argparse.Namespace) -> None:
         recorded = run.record()["result"]["test_error"]
         rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
     console.print(table(["", "test error %, now", "when trained"], rows))
+
+
+def _reproduce(options: argparse.Namespace) -> None:
+    from keras_preact.console import console, say, table
+    from keras_preact.errors import check_choice
+    from keras_preact.experiments import BUDGETS, COLUMNS, EXPERIMENTS, Store, cells, lines, plan, run_missing
+    from keras_preact.training import default_precision
+
+    experiment = EXPERIMENTS[check_choice("table", options.table, EXPERIMENTS)]
+    budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)]
+    jobs = plan(
+        experiment,
+        budget,
+        rows=options.rows,
+        seeds=options.seeds,
+        out=options.out,
+        results=[options.results],
+        precision=options.precision or default_precision(),
+        data_dir=options.data_dir,
+    )
+    if options.list:
+        states = ["finished" if job.run else "begun" if job.is_begun else "missing" for job in jobs]
+        rows = [[job.row.name, str(job.config.seed), state] for job, state in zip(jobs, states, strict=True)]
+        console.print(table(["row", "seed", ""], rows))
+        return
+    run_missing(jobs, options.data_dir, _progress, say)
+    chosen = experiment.select(options.rows)
+    found = lines(experiment, budget, Store([options.out, options.results]), chosen)
+    console.print(table(list(COLUMNS), [cells(line, budget) for line in found], title=experiment.title))
+    say(f"Budget {budget.name}: {budget.what}.")
+
+
+def _results(options: argparse.Namespace) -> None:
+    from keras_preact.console import say
+    from keras_preact.experiments import keep, write_results
+    from keras_preact.training import RunFolder
+
+    if not options.folder.is_dir():
+        raise InputError(f"{options.folder} is no folder; name the folder of the results")
+    for path in options.keep:
+        say(f"kept {keep(RunFolder.open(path), options.folder)}")
+    say(f"wrote {write_results(options.folder)}")
 
 
 def _info(options: argparse.Namespace) -> None:

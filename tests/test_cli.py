@@ -107,7 +107,7 @@ REFUSED = {
     "shortcut": (["train", "--shortcut", "identiti"], "known: identity, "),
     "shortcut's argument": (["train", "--shortcut", "dropout(0.5"], "shortcut"),
     "network": (["train", "--model", "resnet51"], "known: "),
-    "recipe": (["train", "--recipe", "fast"], "known: paper, short, demo"),
+    "recipe": (["train", "--recipe", "fast"], "known: paper, imagenet, short, demo"),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
     "steps": (["train", "--steps", "0"], "give at least 1"),
     "epochs": (["train", "--epochs", "-1"], "give at least 1"),

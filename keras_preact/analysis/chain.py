@@ -93,6 +93,12 @@ class Link:
         """Return h(x_l): y without F."""
         return undisturbed(lambda skip: self.unit.add(skip, ops.zeros_like(terms.residual)), terms.skip, training)
 
+    def added_term(self, terms: Terms, training: bool = False) -> Any:
+        """Return F(x_l) as it is added: y without h(x_l). What scales F, scales it here; a gate sees x_l = 0."""
+        return undisturbed(
+            lambda residual: self.unit.add(ops.zeros_like(terms.skip), residual), terms.residual, training
+        )
+
 
 @dataclass(frozen=True)
 class Terms:

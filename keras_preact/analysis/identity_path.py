@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.layers.shortcuts import ConstantScaling, ConvShortcut, DropoutShortcut, IdentityShortcut
+from keras_preact.layers.shortcuts import ConstantScaling, ConvShortcut, DropoutShortcut
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import ResidualUnit
 
@@ -240,14 +240,14 @@ def _judge_unit(found: _Sum, unit: ResidualUnit, before: list[Any] | None) -> Un
         faults.append(f"dropout on the shortcut: rate {shortcut.rate:g}")
     elif isinstance(shortcut, ConstantScaling) and shortcut.shortcut != 1:
         faults.append(f"scaled shortcut: the factor is {shortcut.shortcut:g}")
-    elif not isinstance(shortcut, (IdentityShortcut, ConvShortcut, ConstantScaling)):
+    elif not shortcut.keeps_identity and not isinstance(shortcut, (ConvShortcut, ConstantScaling)):
         faults.append(f"scaled shortcut: {type(shortcut).__name__}")
     if unit.shares_preactivation and unit.first and not unit.changes_shape and before is not None:
         faults.append(f"activated shortcut: {_names(unit.first)} stand before the split; give it the sum itself")
     if unit.placement.after_addition:
         words = ", ".join(_WORDS[operation] for operation in unit.placement.after_addition)
         faults.append(f"after the addition: {words}; f is not the identity")
-    names = () if isinstance(shortcut, IdentityShortcut) else (type(shortcut).__name__,)
+    names = () if shortcut.keeps_identity else (type(shortcut).__name__,)
     return UnitPath(found.name, tuple(map(_name, before or [])), names, tuple(faults))
 
 

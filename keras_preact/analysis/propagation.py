@@ -24,7 +24,7 @@ from keras_preact.analysis.differentiation import vjp
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import RELU
 from keras_preact.layers.preactivation import channel_axis
-from keras_preact.layers.shortcuts import ConstantScaling, IdentityShortcut
+from keras_preact.layers.shortcuts import ConstantScaling
 from keras_preact.layers.units import ResidualUnit
 
 
@@ -211,7 +211,7 @@ def unrolled_sum(model: keras.Model, images: Any, training: bool = True) -> list
         total = np.zeros_like(end)
         row = []
         for link, x, terms in reversed(passes):
-            total = total + as_float64(terms.residual)
+            total = total + as_float64(link.added_term(terms, training))
             error = np.linalg.norm(end - as_float64(x) - total) / np.linalg.norm(end)
             row.append(UnrolledSum(link.name, link.stage, float(error)))
         results += row[::-1]
@@ -287,7 +287,7 @@ class ScalingFactor:
 def _scale(link: Link) -> float:
     """Return λ of a unit."""
     shortcut = link.unit.shortcut
-    if type(shortcut) is IdentityShortcut:
+    if shortcut.keeps_identity:
         return 1.0
     if isinstance(shortcut, ConstantScaling):
         return shortcut.shortcut

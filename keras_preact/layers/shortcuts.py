@@ -1,4 +1,4 @@
-"""h: the shortcuts of Table 1, and what a shortcut does where a unit changes the shape.
+"""h: the shortcuts of Table 1 and one that came later, and what a shortcut does where a unit changes the shape.
 
 Each shortcut is a layer called on (x, residual) that returns their combination, the y of Eq. (1). It takes both
 because gating couples them; the others leave the residual as it is, or scale it.
@@ -42,6 +42,8 @@ class Shortcut(keras.layers.Layer):
 
     changes_shape = False
     """Whether the shortcut itself can map x to another shape (the 1×1 convolution does)."""
+    keeps_identity = False
+    """Whether h(x) = x, whatever becomes of F."""
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -74,6 +76,8 @@ class IdentityShortcut(Shortcut):
     >>> float(IdentityShortcut()(np.array([3.0]), np.array([4.0]))[0])
     7.0
     """
+
+    keeps_identity = True
 
     def call(self, x: Any, residual: Any) -> Any:
         return x + residual
@@ -277,6 +281,47 @@ class DropoutShortcut(Shortcut):
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ScaledResidual(Shortcut):
+    """h(x) = x, and F times a learned α: y = x + αF. Not in the paper: what came after it.
+
+    With α = 0 at the beginning every unit begins as the identity: ReZero (Bachlechner et al. 2020), and without
+    normalization SkipInit (De and Smith 2020). With an α for each channel it is LayerScale (Touvron et al. 2021).
+
+    Args:
+        initial: value of α before training. Default 0.
+        per_channel: whether each channel has its own α. Default `False`.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> float(ScaledResidual()(np.array([[3.0]]), np.array([[4.0]]))[0, 0])
+    3.0
+    """
+
+    keeps_identity = True
+
+    def __init__(self, initial: float = 0.0, per_channel: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.initial = float(initial)
+        self.per_channel = bool(per_channel)
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        shape: tuple[int, ...] = ()
+        if self.per_channel:
+            axis = channel_axis(self.data_format) if len(residual_shape) == 4 else -1
+            shape = (residual_shape[axis], *(1 for _ in residual_shape[axis + 1 :] if axis > 0))
+        self.alpha = self.add_weight(shape=shape, initializer=keras.initializers.Constant(self.initial), name="alpha")
+        super().build(x_shape, residual_shape)
+
+    def call(self, x: Any, residual: Any) -> Any:
+        return x + ops.convert_to_tensor(self.alpha) * residual
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "initial": self.initial, "per_channel": self.per_channel}
+
+
 SHORTCUTS: dict[str, type[Shortcut]] = {
     "identity": IdentityShortcut,
     "constant_scaling": ConstantScaling,
@@ -284,6 +329,8 @@ SHORTCUTS: dict[str, type[Shortcut]] = {
     "shortcut_only_gating": ShortcutOnlyGating,
     "conv": ConvShortcut,
     "dropout": DropoutShortcut,
+    # Not in the paper:
+    "scaled_residual": ScaledResidual,
 }
 
 

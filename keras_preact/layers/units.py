@@ -20,7 +20,6 @@ from keras_preact.layers.branches import (
 from keras_preact.layers.placements import PLACEMENTS, Placement, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
 from keras_preact.layers.shortcuts import (
-    IdentityShortcut,
     OptionA,
     Projection,
     Shortcut,
@@ -228,9 +227,9 @@ class ResidualUnit(keras.layers.Layer):
 
     @property
     def keeps_identity(self) -> bool:
-        """Whether x' = x + F(x) exactly (Eq. 3): identity shortcut, no shape change, nothing after the addition."""
+        """Whether x' = x + F(x) (Eq. 3): h(x) = x, no shape change, nothing after the addition."""
         return (
-            type(self.shortcut) is IdentityShortcut
+            self.shortcut.keeps_identity
             and not (self.changes_shape or (self.shares_preactivation and self.first))
             and self.placement.identity_after_addition
         )

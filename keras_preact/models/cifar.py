@@ -8,23 +8,24 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.branches import WeightLayer
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate
 
 FILTERS = (16, 32, 64)
-LAYERS_PER_UNIT = {"basic": 2, "bottleneck": 3}
+LAYERS_PER_UNIT = {"single": 1, "basic": 2, "bottleneck": 3}
 FIRST_BOTTLENECK_DEPTH = 164
 """From this depth on, a depth that is both 6n+2 and 9n+2 means bottlenecks, as in the paper's tables."""
 
 
-def cifar_units(depth: int, bottleneck: bool | None = None) -> tuple[str, int]:
+def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = None) -> tuple[str, int]:
     """Return the block and the number n of units a stage of the CIFAR network with `depth` weight layers.
 
     Args:
         depth: 6n+2 with basic blocks, 9n+2 with bottlenecks.
         bottleneck: which of the two. Default `None`: as in the paper: basic blocks below a depth of 164, bottlenecks
             from there on, and always the one that fits where only one does.
+        block: the block by its name: `"single"` (one layer a unit: 3n+2), `"basic"` or `"bottleneck"`.
 
     Raises:
         InputError: no such n; the message names the nearest depths.
@@ -38,16 +39,25 @@ def cifar_units(depth: int, bottleneck: bool | None = None) -> tuple[str, int]:
         ...
     keras_preact.errors.InputError: depth 21 is not 6n+2 or 9n+2; the nearest depths that are: 20, 26
     """
-    allowed = {None: ("basic", "bottleneck"), False: ("basic",), True: ("bottleneck",)}
-    if bottleneck not in allowed:
-        raise InputError(f"bottleneck is {bottleneck!r}; give True, False, or None to choose by the depth")
-    fitting = [block for block in allowed[bottleneck] if _fits(depth, block)]
+    allowed = _allowed_blocks(bottleneck, block)
+    fitting = [block for block in allowed if _fits(depth, block)]
     if not fitting:
-        formulas = " or ".join(f"{3 * LAYERS_PER_UNIT[block]}n+2" for block in allowed[bottleneck])
-        near = sorted(_nearest(depth, allowed[bottleneck]))
+        formulas = " or ".join(f"{3 * LAYERS_PER_UNIT[block]}n+2" for block in allowed)
+        near = sorted(_nearest(depth, allowed))
         raise InputError(f"depth {depth} is not {formulas}; the nearest depths that are: {', '.join(map(str, near))}")
     block = fitting[-1] if depth >= FIRST_BOTTLENECK_DEPTH else fitting[0]
     return block, (depth - 2) // (3 * LAYERS_PER_UNIT[block])
+
+
+def _allowed_blocks(bottleneck: bool | None, block: str | None) -> tuple[str, ...]:
+    if block is not None:
+        if bottleneck is not None:
+            raise InputError("give bottleneck or block, not both: they name the same thing")
+        return (check_choice("block", block, LAYERS_PER_UNIT),)
+    allowed = {None: ("basic", "bottleneck"), False: ("basic",), True: ("bottleneck",)}
+    if bottleneck not in allowed:
+        raise InputError(f"bottleneck is {bottleneck!r}; give True, False, or None to choose by the depth")
+    return allowed[bottleneck]
 
 
 def _fits(depth: int, block: str) -> bool:
@@ -57,7 +67,7 @@ def _fits(depth: int, block: str) -> bool:
 
 def _nearest(depth: int, blocks: Sequence[str]) -> set[int]:
     """Return the largest fitting depth below `depth` and the smallest above it."""
-    depths = {3 * LAYERS_PER_UNIT[block] * n + 2 for block in blocks for n in range(1, abs(int(depth)) // 6 + 3)}
+    depths = {3 * LAYERS_PER_UNIT[block] * n + 2 for block in blocks for n in range(1, abs(int(depth)) // 3 + 3)}
     below = [d for d in depths if d < depth]
     above = [d for d in depths if d > depth]
     return {*([max(below)] if below else []), *([min(above)] if above else [])}
@@ -72,6 +82,7 @@ def cifar_resnet(
     input_shape: Sequence[int | None] | None = None,
     rolled: bool | None = None,
     *,
+    block: str | None = None,
     remat: bool | str = False,
     widen_factor: int = 1,
     shape_change: str = "projection",
@@ -106,6 +117,8 @@ def cifar_resnet(
             `"full_preactivation"`, the paper's proposal; `"original"` is the ResNet of 2015.
         shortcut: h: a name of `SHORTCUTS` (Table 1) or a `Shortcut`. Default `"identity"`.
         bottleneck: default `None`: as in the paper, by the depth (see `cifar_units`).
+        block: the block by its name, in place of `bottleneck`: `"basic"`, `"bottleneck"`, or `"single"`: one 3×3
+            convolution a unit (depth 3n+2; the first rows of Table 3).
         classes: number of classes. Default 10.
         input_shape: (height, width, channels) of the images; default (32, 32, 3), or sizes left open without top.
         rolled: whether the units of a stage after its first are one layer, `stage2_stack`, that runs one unit in a
@@ -148,7 +161,7 @@ def cifar_resnet(
     >>> model.get_layer("stage2_unit01").changes_shape
     True
     """
-    block, n = cifar_units(depth, bottleneck)
+    block, n = cifar_units(depth, bottleneck, block)
     strides = (1, 2, 2)
     stages = [Stage(filters * widen_factor, n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]
     network = Network(

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from keras_preact import paper
 from keras_preact.errors import InputError, check_choice
 
 DECAYS = ("all", "kernels")
@@ -195,11 +196,25 @@ class Recipe:
         return cls(**{**data, "schedule": kind(**fields)})
 
 
+def _of_the_paper(name: str, facts: dict[str, Any]) -> Recipe:
+    schedule = StepSchedule(
+        facts["learning_rate"], tuple(facts["drops"]), facts["warmup_learning_rate"], facts["warmup_steps"]
+    )
+    return Recipe(
+        name,
+        facts["steps"],
+        facts["batch_size"],
+        schedule,
+        momentum=facts["momentum"],
+        weight_decay=facts["weight_decay"],
+    )
+
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        # Appendix of the paper: 64k steps of 128 images; 0.1, divided by 10 at 32k and 48k, 0.01 for the first 400.
-        Recipe("paper", steps=64_000),
+        _of_the_paper("paper", paper.CIFAR_RECIPE),
+        _of_the_paper("imagenet", paper.IMAGENET_RECIPE),
         # 30 epochs of CIFAR-10: half an hour for a ResNet-20 on two cores. So few steps want a rate that falls all
         # the way, and the stronger decay that is common with it.
         Recipe("short", steps=11_700, schedule=CosineSchedule(0.1, warmup_steps=400), weight_decay=5e-4),

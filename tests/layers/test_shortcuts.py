@@ -1,4 +1,4 @@
-"""Table 1: the six shortcuts, and what changes the shape."""
+"""Table 1: the six shortcuts, one that came later, and what changes the shape."""
 
 import keras
 import numpy as np
@@ -15,6 +15,7 @@ from keras_preact.layers import (
     IdentityShortcut,
     OptionA,
     Projection,
+    ScaledResidual,
     Shortcut,
     ShortcutOnlyGating,
     get_shortcut,
@@ -23,7 +24,7 @@ from keras_preact.layers import (
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(8, 6, 6, 4)).astype("float32")
 F = RNG.normal(size=(8, 6, 6, 4)).astype("float32")
-WITH_WEIGHTS = ("exclusive_gating", "shortcut_only_gating", "conv")
+WITH_WEIGHTS = ("exclusive_gating", "shortcut_only_gating", "conv", "scaled_residual")
 
 
 @pytest.mark.parametrize("name", SHORTCUTS)
@@ -40,6 +41,15 @@ def test_identity_is_the_sum_to_the_bit():
 def test_constant_scaling(shortcut, residual):
     y = array(ConstantScaling(shortcut, residual)(X, F))
     np.testing.assert_allclose(y, shortcut * X + residual * F, rtol=1e-6, atol=1e-6)
+
+
+def test_a_scaled_residual_begins_as_the_identity_and_scales_f_alone():
+    np.testing.assert_array_equal(array(ScaledResidual()(X, F)), X)
+    by_channel = ScaledResidual(initial=0.1, per_channel=True)
+    by_channel.build(X.shape, F.shape)
+    by_channel.alpha.assign(np.arange(4.0))
+    np.testing.assert_allclose(array(by_channel(X, F)), X + np.arange(4.0) * F, rtol=1e-6)
+    check_layer(lambda **more: ScaledResidual(initial=0.1, per_channel=True, **more), (X, F))
 
 
 def gate_of(layer):

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from harness import array
 
-from keras_preact import InputError
+from keras_preact import InputError, paper
 from keras_preact.layers import PLACEMENTS, ResidualUnit
 from keras_preact.models import cifar_resnet, cifar_units, multiply_adds
+from keras_preact.models.resnet import units_in
 
 WIDTHS = (16, 32, 64)
 
@@ -34,33 +35,41 @@ def bottleneck_count(n, classes=10):
     return kernels + norms + (4 * 64 + 1) * classes
 
 
-@pytest.mark.parametrize(
-    ("depth", "options", "count"),
-    [
-        (20, {}, 272_282),
-        (110, {}, 1_730_522),
-        (110, {"shape_change": "option_a"}, 1_727_962),
-        (110, {"placement": "original"}, 1_730_714),
-        (110, {"placement": "original", "shape_change": "option_a"}, 1_727_962),
-        (164, {}, 1_703_258),
-        (164, {"classes": 100}, 1_726_388),
-        (164, {"placement": "original"}, 1_704_154),
-        (164, {"placement": "original", "classes": 100}, 1_727_284),
-        (1001, {}, 10_327_706),
-    ],
-)
-def test_trainable_parameters(depth, options, count):
-    assert trainable(cifar_resnet(depth, **options)) == count
+CLASSES = {"cifar10": 10, "cifar100": 100}
+PUBLISHED = {key: count for key, count in paper.PARAMETERS.items() if key[0] in CLASSES}
+
+
+@pytest.mark.parametrize("key", [key for key in PUBLISHED if key[1] < 1001 or key[0] == "cifar10"])
+def test_trainable_parameters_are_the_published_ones(key):
+    dataset, depth, placement = key
+    assert trainable(cifar_resnet(depth, placement, classes=CLASSES[dataset], rolled=depth > 164)) == PUBLISHED[key]
+
+
+@pytest.mark.parametrize("key", paper.PARAMETERS_OPTION_A)
+def test_trainable_parameters_without_projections(key):
+    model = cifar_resnet(key[1], key[2], shape_change="option_a")
+    assert trainable(model) == paper.PARAMETERS_OPTION_A[key]
 
 
 def test_the_counts_are_those_of_the_arithmetic():
-    assert basic_count(3) == 272_282
-    assert basic_count(18) == 1_730_522
-    assert basic_count(18, projection=False) == 1_727_962
-    assert bottleneck_count(18) == 1_703_258
-    assert bottleneck_count(18, classes=100) == 1_726_388
-    assert bottleneck_count(111) == 10_327_706
-    assert bottleneck_count(111, classes=100) == 10_350_836
+    assert trainable(cifar_resnet(20)) == basic_count(3)
+    full = {key[:2]: count for key, count in PUBLISHED.items() if key[2] == "full_preactivation"}
+    assert basic_count(18) == full["cifar10", 110]
+    assert basic_count(18, projection=False) == paper.PARAMETERS_OPTION_A["cifar10", 110, "full_preactivation"]
+    for depth, n in ((164, 18), (1001, 111)):
+        for dataset, classes in CLASSES.items():
+            assert bottleneck_count(n, classes=classes) == full[dataset, depth]
+
+
+def test_units_of_one_layer():
+    """3n+2 layers: the first rows of Table 3."""
+    assert cifar_units(110, block="single") == ("single", 36)
+    model = cifar_resnet(14, block="single")
+    assert sum(units_in(layer) for layer in model.layers) == 12
+    with pytest.raises(InputError, match=r"depth 21 is not 3n\+2; the nearest depths that are: 20, 23"):
+        cifar_units(21, block="single")
+    with pytest.raises(InputError, match="give bottleneck or block, not both"):
+        cifar_units(20, bottleneck=False, block="basic")
 
 
 def basic_multiply_adds(n):

@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_preact import InputError, models
+from keras_preact import InputError, models, paper
 from keras_preact.layers import PLACEMENTS
 from keras_preact.models import imagenet_resnet, multiply_adds
 from keras_preact.models.imagenet import UNITS
@@ -37,13 +37,10 @@ def count(depth):
     return total + 2 * channels + (channels + 1) * 1000
 
 
-COUNTS = {18: 11_687_720, 34: 21_795_880, 50: 25_549_352, 101: 44_541_480, 152: 60_185_128, 200: 64_666_152}
-
-
 @pytest.mark.parametrize("depth", UNITS)
 def test_trainable_parameters(depth):
     model = imagenet_resnet(depth)
-    assert trainable(model) == count(depth) == COUNTS[depth]
+    assert trainable(model) == count(depth) == paper.PARAMETERS["imagenet", depth, "full_preactivation"]
 
 
 def test_the_factories_are_the_networks_of_their_names():

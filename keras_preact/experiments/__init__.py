@@ -1,0 +1,27 @@
+"""The paper's tables as grids of runs; what runs the missing ones; the store of results."""
+
+from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
+from keras_preact.experiments.report import COLUMNS, Line, cells, lines, markdown, write_results
+from keras_preact.experiments.runner import Job, duration, plan, run_missing
+from keras_preact.experiments.store import Run, Store, keep
+
+__all__ = [
+    "BUDGETS",
+    "COLUMNS",
+    "EXPERIMENTS",
+    "Budget",
+    "Experiment",
+    "Job",
+    "Line",
+    "Row",
+    "Run",
+    "Store",
+    "cells",
+    "duration",
+    "keep",
+    "lines",
+    "markdown",
+    "plan",
+    "run_missing",
+    "write_results",
+]

@@ -1,0 +1,139 @@
+"""A reproduced table: published against ours."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keras_preact import paper
+from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
+from keras_preact.experiments.store import Store
+
+COLUMNS = ("row", "network", "published", "ours", "n", "difference")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a reproduced table.
+
+    Attributes:
+        row: of the grid.
+        network: what stands for the paper's network in this budget.
+        errors: our test errors (%), by seed.
+    """
+
+    row: Row
+    network: str
+    errors: tuple[float, ...]
+
+    @property
+    def median(self) -> float | None:
+        """Our median, or `None` without a run."""
+        return statistics.median(self.errors) if self.errors else None
+
+    def ours(self, judges: bool) -> str:
+        """Our median with its spread, in words."""
+        if self.median is None:
+            return "not run"
+        spread = f" ({min(self.errors):.2f} to {max(self.errors):.2f})" if len(self.errors) > 1 else ""
+        return f"{self.median:.2f}{spread}" + (", fails" if judges and self.median > paper.FAILS_ABOVE else "")
+
+    @property
+    def difference(self) -> str:
+        """Ours less the published error, where both are numbers."""
+        published = self.row.published
+        if self.median is None or published is None or published.value is None:
+            return ""
+        return f"{self.median - published.value:+.2f}"
+
+
+def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[Row] | None = None) -> list[Line]:
+    """Return the rows of a table that are part of a budget, with every finished run of it, whatever its seed."""
+    found = []
+    for row in rows or experiment.rows:
+        if budget.holds(row):
+            runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
+            found.append(Line(row, budget.network(row), tuple(run.error for run in runs)))
+    return found
+
+
+def cells(line: Line, budget: Budget) -> list[str]:
+    """Return a line as text, in the order of `COLUMNS`."""
+    published = "" if line.row.published is None else str(line.row.published)
+    return [
+        line.row.title,
+        line.network,
+        published,
+        line.ours(budget.judges),
+        str(len(line.errors)),
+        line.difference,
+    ]
+
+
+def write_results(results: Path) -> Path:
+    """Write the page of a results folder, README.md, from the runs in it; return its path.
+
+    The page lists every run, and every table that has one, budget by budget. Nothing on it is typed by hand.
+    """
+    store = Store([results])
+    parts = [_HEAD, _runs_table(store)]
+    for budget in BUDGETS.values():
+        for experiment in EXPERIMENTS.values():
+            found = lines(experiment, budget, store)
+            if any(line.errors for line in found):
+                parts.append(markdown(experiment, budget, found))
+    pages = sorted(path.parent.name for path in results.glob("*/bench.json"))
+    if pages:
+        parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
+    page = results / "README.md"
+    page.write_text("\n".join(parts), encoding="utf-8")
+    return page
+
+
+_HEAD = """# Results of record
+
+This page is written by `keras-preact results`; it is not edited by hand.
+
+One folder a run, as `keras-preact train` left it, without the weights and the logs:
+
+* `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
+  hardware, time, result;
+* `metrics.csv`: errors (%), losses and learning rate of every epoch. The training columns are means over the epoch, on
+  augmented images;
+* `curves.png`: both errors against steps.
+
+The test error is that of the last epoch, as the paper reports it, not that of the best. The time is that of the whole
+run, with whatever else the machine did meanwhile. To make a run again, check out the commit of its `run.json` and give
+the same options.
+"""
+
+
+def _runs_table(store: Store) -> str:
+    rows = [
+        "## Runs",
+        "",
+        "| run | network | data | recipe | test error % | minutes | on |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for run in store.runs:
+        record, config = run.record, run.config
+        hardware = record["environment"]["hardware"]
+        machine = ", ".join(hardware["accelerators"]) or f"{hardware['cores']} cores of {hardware['processor']}"
+        name = run.folder.path.name
+        rows.append(
+            f"| [{name}]({name}/run.json) | {record['model']['name']} | {config.dataset} | {config.recipe.name}, "
+            f"{config.recipe.steps:,} steps | {run.error:.2f} | {record['seconds'] / 60:.0f} | {machine}, "
+            f"{config.precision} |"
+        )
+    return "\n".join([*rows, ""])
+
+
+def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
+    """Return a table as Markdown, under its title."""
+    rows = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
+    rows += ["| " + " | ".join(cells(line, budget)) + " |" for line in found]
+    note = "" if budget.judges else " The errors say nothing but that it runs."
+    head = f"## {experiment.name}, budget {budget.name}: {experiment.title}"
+    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}", "", *rows, ""])

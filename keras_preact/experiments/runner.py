@@ -1,0 +1,142 @@
+"""Reproducing a table: which runs are missing, running those, and never one twice."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_preact.data import load_dataset
+from keras_preact.errors import InputError
+from keras_preact.experiments.grid import Budget, Experiment, Row
+from keras_preact.experiments.store import Run, Store, folder_name, identity
+from keras_preact.training.runs import RunFolder
+from keras_preact.training.trainer import RunConfig, resume, start
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a table.
+
+    Attributes:
+        row: what it is a run of.
+        config: what is run.
+        path: where it is run.
+        run: the finished run, if there is one.
+    """
+
+    row: Row
+    config: RunConfig
+    path: Path
+    run: Run | None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether it was begun and can be resumed."""
+        return self.run is None and (self.path / "run.json").exists()
+
+
+def plan(
+    experiment: Experiment,
+    budget: Budget,
+    *,
+    rows: list[str] | None = None,
+    seeds: int = 1,
+    out: Path,
+    results: Sequence[Path] = (),
+    precision: str = "float32",
+    data_dir: str | None = None,
+) -> list[Job]:
+    """Return the runs of a table, finished or not, each once, seed by seed.
+
+    Args:
+        experiment: the table.
+        budget: what it may cost.
+        rows: names of rows; default all that are part of the budget.
+        seeds: runs a row, with seeds 0, 1, …
+        out: folder of the runs.
+        results: further folders with finished runs.
+        precision: of the runs that are missing.
+        data_dir: where the data are.
+
+    Raises:
+        InputError: no such row, one that is not part of the budget, a number of seeds below 1, or a run of another
+            configuration in a run's place.
+    """
+    if seeds < 1:
+        raise InputError(f"the number of seeds is {seeds}; give at least 1")
+    store = Store([out, *results])
+    chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
+    if not chosen:
+        raise InputError(f"no row of {experiment.name} is part of the budget {budget.name}; take --budget paper")
+    jobs: dict[str, Job] = {}
+    for seed in range(seeds):
+        for row in chosen:
+            config = budget.config(row, seed, precision, data_dir)
+            job = Job(row, config, out / folder_name(config), store.find(config))
+            if job.is_begun:
+                job = _as_begun(job)
+            jobs.setdefault(identity(config), job)
+    return list(jobs.values())
+
+
+def _as_begun(job: Job) -> Job:
+    """Return the job with the configuration it was begun with, which may differ in precision and data folder."""
+    begun = RunConfig.from_dict(RunFolder.open(job.path).record()["config"])
+    if identity(begun) != identity(job.config):
+        raise InputError(f"{job.path} holds another run than {job.row.name}'s; name another folder by --out")
+    return Job(job.row, begun, job.path, None)
+
+
+Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
+
+
+def run_missing(
+    jobs: Sequence[Job],
+    data_dir: str | None = None,
+    callbacks: Callbacks = lambda name, config: (),
+    say: Callable[[str], Any] = lambda text: None,
+) -> None:
+    """Run what is not finished, resuming what was begun.
+
+    Args:
+        jobs: of `plan`.
+        data_dir: where the data are, if they have moved since a run was begun.
+        callbacks: makes the Keras callbacks of each run.
+        say: is told, before each run, which it is and how long the rest will take.
+
+    Raises:
+        InputError: the data are missing.
+        Interrupted: a signal asked to stop; the same call goes on from there.
+    """
+    missing = [job for job in jobs if job.run is None]
+    seconds = [float(job.run.record["seconds"]) for job in jobs if job.run is not None]
+    for number, job in enumerate(missing):
+        left = f", about {duration(statistics.mean(seconds) * (len(missing) - number))} left" if seconds else ""
+        say(f"[{number + 1}/{len(missing)}] {job.row.title}, seed {job.config.seed}{left}")
+        began = time.perf_counter()
+        name = f"{job.row.name}, seed {job.config.seed}"
+        if job.is_begun:
+            resume(job.path, data_dir=data_dir, callbacks=callbacks(name, job.config))
+        else:
+            dataset = load_dataset(job.config.dataset, job.config.data_dir, job.config.image_size)
+            start(job.config, job.path, dataset=dataset, callbacks=callbacks(name, job.config))
+        seconds.append(time.perf_counter() - began)
+        keras.backend.clear_session()
+        gc.collect()
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time in words.
+
+    >>> duration(50), duration(600), duration(9000)
+    ('1 min', '10 min', '2 h 30 min')
+    """
+    minutes = max(1, round(seconds / 60))
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"

@@ -1,0 +1,248 @@
+"""Every published number that this project quotes, with its source. Nothing else in the repository quotes one.
+
+He, Zhang, Ren, Sun: Identity Mappings in Deep Residual Networks, ECCV 2016 (arXiv 1603.05027), where nothing else is
+named. Errors are test errors in percent; those of CIFAR are of the last epoch, the median of 5 runs.
+
+This module imports nothing of the package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SOURCES = {
+    "L": "checked against a reading of the paper's LaTeX source, table and line",
+    "O": "stands in the authors' own code repository, resnet-1k-layers, or its README",
+    "S": "stands in secondary texts too",
+    "M": "from memory of the paper, not checked against a copy",
+    "T": "one transcription of the table agrees",
+}
+"""What the source marks mean."""
+
+FAILS_ABOVE = 20.0
+"""An error (%) above this counts as "fails" in Tables 1 to 3. Source mark: M; one transcription agrees."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A published number.
+
+    Attributes:
+        value: the number, or `None` where the paper says "fails".
+        source: marks, letters of `SOURCES`.
+    """
+
+    value: float | None
+    source: str
+
+    def __str__(self) -> str:
+        return "fails" if self.value is None else f"{self.value:.2f}"
+
+
+FAILS = Published(None, "L")
+
+
+@dataclass(frozen=True)
+class ShortcutRow:
+    """A row of Table 1.
+
+    Attributes:
+        name: our short name for it.
+        shortcut: the shortcut, as this package's layers take it.
+        on_shortcut: what the paper's table says of the shortcut.
+        on_residual: what it says of F.
+        error: of ResNet-110 on CIFAR-10.
+    """
+
+    name: str
+    shortcut: str
+    on_shortcut: str
+    on_residual: str
+    error: Published
+
+
+TABLE_1 = (
+    ShortcutRow("original", "identity", "1", "1", Published(6.61, "SL")),
+    ShortcutRow("scaling-0-1", "constant_scaling(shortcut=0, residual=1)", "0", "1", FAILS),
+    ShortcutRow("scaling-0.5-1", "constant_scaling(shortcut=0.5, residual=1)", "0.5", "1", FAILS),
+    ShortcutRow("scaling-0.5-0.5", "constant_scaling", "0.5", "0.5", Published(12.35, "SL")),
+    ShortcutRow("exclusive-gating-0", "exclusive_gating(gate_bias=0)", "1 − g(x)", "g(x), b = 0", FAILS),
+    ShortcutRow("exclusive-gating-5", "exclusive_gating(gate_bias=-5)", "1 − g(x)", "g(x), b = −5", FAILS),
+    ShortcutRow(
+        "exclusive-gating-6", "exclusive_gating(gate_bias=-6)", "1 − g(x)", "g(x), b = −6", Published(8.70, "SL")
+    ),
+    ShortcutRow(
+        "exclusive-gating-7", "exclusive_gating(gate_bias=-7)", "1 − g(x)", "g(x), b = −7", Published(9.81, "L")
+    ),
+    ShortcutRow(
+        "shortcut-gating-0", "shortcut_only_gating(gate_bias=0)", "1 − g(x), b = 0", "1", Published(12.86, "L")
+    ),
+    ShortcutRow(
+        "shortcut-gating-6", "shortcut_only_gating(gate_bias=-6)", "1 − g(x), b = −6", "1", Published(6.91, "L")
+    ),
+    ShortcutRow("conv", "conv", "1×1 convolution", "1", Published(12.22, "SL")),
+    ShortcutRow("dropout", "dropout(rate=0.5)", "dropout 0.5", "1", FAILS),
+)
+"""Table 1: the shortcut h, in the original ResNet-110 (f = ReLU), CIFAR-10. g(x) = σ(W x + b), a 1×1 convolution.
+
+The paper tells of exclusive gating that it fails with b from 0 to −5; the two ends stand here."""
+
+TABLE_2 = {
+    "original": {110: Published(6.61, "SL"), 164: Published(5.93, "SL")},
+    "bn_after_addition": {110: Published(8.17, "L"), 164: Published(6.50, "L")},
+    "relu_before_addition": {110: Published(7.84, "L"), 164: Published(6.14, "L")},
+    "relu_only_preactivation": {110: Published(6.71, "L"), 164: Published(5.91, "L")},
+    "full_preactivation": {110: Published(6.37, "SL"), 164: Published(5.46, "SL")},
+}
+"""Table 2: where the activations stand, by placement and depth; identity shortcuts, CIFAR-10."""
+
+
+@dataclass(frozen=True)
+class DepthRow:
+    """A row of Table 3."""
+
+    dataset: str
+    network: str
+    original: Published
+    full_preactivation: Published
+
+
+TABLE_3 = (
+    DepthRow("cifar10", "ResNet-110, one layer a unit", Published(9.90, "L"), Published(8.91, "L")),
+    DepthRow("cifar10", "ResNet-110", Published(6.61, "S"), Published(6.37, "S")),
+    DepthRow("cifar10", "ResNet-164", Published(5.93, "S"), Published(5.46, "S")),
+    DepthRow("cifar10", "ResNet-1001", Published(7.61, "SL"), Published(4.92, "SL")),
+    DepthRow("cifar100", "ResNet-164", Published(25.16, "L"), Published(24.33, "L")),
+    DepthRow("cifar100", "ResNet-1001", Published(27.82, "L"), Published(22.71, "SL")),
+)
+"""Table 3: depth."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median of runs with their mean and standard deviation, where they are published."""
+
+    median: float
+    mean: float | None
+    deviation: float | None
+    source: str
+
+
+TABLE_4 = {
+    ("cifar10", "ResNet-164", 128): Spread(5.46, None, None, "S"),
+    ("cifar10", "ResNet-1001", 128): Spread(4.92, 4.89, 0.14, "O"),
+    ("cifar10", "ResNet-1001", 64): Spread(4.62, 4.69, 0.20, "O"),
+    ("cifar100", "ResNet-1001", 128): Spread(22.71, 22.68, 0.22, "T"),
+}
+"""Of Table 4, the paper's own networks (full pre-activation), by data set, network and mini-batch."""
+
+
+@dataclass(frozen=True)
+class ImageNetRow:
+    """A row of Table 5: single crop, top-1 and top-5 error (%)."""
+
+    network: str
+    placement: str
+    crop: int
+    top1: float
+    top5: float
+    source: str
+    augmentation: str = "scale"
+
+
+TABLE_5 = (
+    ImageNetRow("ResNet-152", "original", 224, 23.0, 6.7, "T"),
+    ImageNetRow("ResNet-152", "original", 320, 21.3, 5.5, "MT"),
+    ImageNetRow("ResNet-152", "full_preactivation", 320, 21.1, 5.5, "MT"),
+    ImageNetRow("ResNet-200", "original", 320, 21.8, 6.0, "SMT"),
+    ImageNetRow("ResNet-200", "full_preactivation", 320, 20.7, 5.3, "SMT"),
+    ImageNetRow("ResNet-200", "full_preactivation", 320, 20.1, 4.8, "MT", "scale and aspect ratio"),
+    ImageNetRow("Inception v3", "", 299, 21.2, 5.6, "T"),
+    # In the text:
+    ImageNetRow("ResNet-101", "bn_after_addition", 224, 24.6, 7.5, "T"),
+    ImageNetRow("ResNet-101", "original", 224, 23.6, 7.1, "T"),
+)
+"""Table 5: ImageNet."""
+
+PARAMETERS = {
+    ("cifar10", 110, "original"): 1_730_714,
+    ("cifar10", 110, "full_preactivation"): 1_730_522,
+    ("cifar10", 164, "original"): 1_704_154,
+    ("cifar10", 164, "full_preactivation"): 1_703_258,
+    ("cifar10", 1001, "original"): 10_328_602,
+    ("cifar10", 1001, "full_preactivation"): 10_327_706,
+    ("cifar100", 164, "original"): 1_727_284,
+    ("cifar100", 164, "full_preactivation"): 1_726_388,
+    ("cifar100", 1001, "original"): 10_351_732,
+    ("cifar100", 1001, "full_preactivation"): 10_350_836,
+    ("imagenet", 18, "full_preactivation"): 11_687_720,
+    ("imagenet", 34, "full_preactivation"): 21_795_880,
+    ("imagenet", 50, "full_preactivation"): 25_549_352,
+    ("imagenet", 101, "full_preactivation"): 44_541_480,
+    ("imagenet", 152, "full_preactivation"): 60_185_128,
+    ("imagenet", 200, "full_preactivation"): 64_666_152,
+}
+"""Trainable parameters by data set, depth and placement, with projections where the shape changes."""
+
+PARAMETERS_OPTION_A = {("cifar10", 110, "original"): 1_727_962, ("cifar10", 110, "full_preactivation"): 1_727_962}
+"""The same without projections (option A)."""
+
+CIFAR_RECIPE: dict[str, Any] = {
+    "batch_size": 128,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "learning_rate": 0.1,
+    "drops": (32_000, 48_000),
+    "steps": 64_000,
+    "warmup_learning_rate": 0.01,
+    "warmup_steps": 400,
+}
+"""The appendix. The rate is divided by 10 at each drop; the warm-up is "not necessary" for the proposed unit."""
+
+_EPOCH = 1_281_167 // 256
+IMAGENET_RECIPE: dict[str, Any] = {
+    "batch_size": 256,
+    "momentum": 0.9,
+    "weight_decay": 1e-4,
+    "learning_rate": 0.1,
+    "drops": (30 * _EPOCH, 60 * _EPOCH),
+    "steps": 90 * _EPOCH,
+    "warmup_learning_rate": 0.1,
+    "warmup_steps": 0,
+}
+"""The same for ImageNet: 90 epochs, divided by 10 at 30 and 60. Momentum, decay and the number of epochs are M."""
+
+IMAGENET_SHORT_SIDE = (256, 480)
+IMAGENET_CROP = 224
+"""Scale jitter: the short side of a training image in pixels, and the crop."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What somebody else measured of the paper's networks on CIFAR-10.
+
+    Attributes:
+        who: the code.
+        network: what was trained.
+        errors: test errors (%), or the two ends of a range.
+    """
+
+    who: str
+    network: str
+    errors: tuple[float, ...]
+
+
+REPRODUCTIONS = (
+    Reproduction("hysts/pytorch_resnet_preact", "full pre-activation 110, median of 3", (6.47,)),
+    Reproduction("hysts/pytorch_resnet_preact", "full pre-activation 164, median of 3", (5.90,)),
+    Reproduction("a Lasagne reproduction", "full pre-activation 110", (6.06, 6.38)),
+    Reproduction("a Lasagne reproduction", "full pre-activation 164", (5.66, 6.07)),
+    Reproduction("kuangliu/pytorch-cifar", "PreActResNet18", (4.89,)),
+    Reproduction("flukeskywalker/highway-resnet-comparison", "Highway 110, gate bias −6, one run", (6.04,)),
+    Reproduction("flukeskywalker/highway-resnet-comparison", "ResNet 110, one run", (6.25,)),
+)
+"""Single rows by others. The last two dispute Table 1; their networks differ in size and projections as well."""
+
+FIRST_RESNET_ERRORS = {20: 8.75, 1202: 7.93}
+"""Of the original ResNet on CIFAR-10, by depth (He et al., Deep Residual Learning, 2015)."""

@@ -1,0 +1,69 @@
+"""The grids hold the paper's rows, and every row is a network that can be built."""
+
+import pytest
+
+from keras_preact import InputError, paper
+from keras_preact.experiments import BUDGETS, EXPERIMENTS
+from keras_preact.experiments.store import folder_name, identity
+from keras_preact.models import get_network
+
+ALL = [
+    (experiment, budget, row)
+    for experiment in EXPERIMENTS.values()
+    for budget in BUDGETS.values()
+    for row in experiment.rows
+    if budget.holds(row)
+]
+
+
+def test_the_tables_are_the_papers():
+    assert [row.published for row in EXPERIMENTS["table1"].rows] == [row.error for row in paper.TABLE_1]
+    second = {row.name: row.published for row in EXPERIMENTS["table2"].rows}
+    assert second["full_preactivation-164"] == paper.TABLE_2["full_preactivation"][164]
+    assert len(second) == 10
+    third = {row.name: row.published for row in EXPERIMENTS["table3"].rows}
+    assert third["cifar100-1001-original"] == paper.TABLE_3[-1].original
+    assert len(third) == 12
+    assert all(row.published is None for row in EXPERIMENTS["extensions"].rows)
+
+
+def test_the_papers_budget_has_every_row_and_the_papers_training():
+    for experiment in EXPERIMENTS.values():
+        for row in experiment.rows:
+            config = BUDGETS["paper"].config(row, 0, "float32")
+            assert config.recipe.name == ("imagenet" if row.dataset == "imagenet" else "paper")
+            assert str(config.options["depth"]) == row.network.removesuffix("-single")
+
+
+def test_one_folder_name_for_one_run():
+    names = {}
+    for _, budget, row in ALL:
+        config = budget.config(row, 0, "float32")
+        assert names.setdefault(folder_name(config), identity(config)) == identity(config)
+    assert len(set(names.values())) == len(names)
+
+
+def test_tables_share_their_common_rows():
+    """The original ResNet-110 stands in Tables 1, 2 and 3, and is run once."""
+    for budget in BUDGETS.values():
+        rows = [EXPERIMENTS["table1"].rows[0], EXPERIMENTS["table2"].rows[0]]
+        rows += EXPERIMENTS["table3"].select(["cifar10-110-original"])
+        assert len({identity(budget.config(row, 0, "float32")) for row in rows}) == 1
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table3", "extensions"])
+def test_every_network_can_be_built(name):
+    budget = BUDGETS["smoke"]
+    for row in EXPERIMENTS[name].rows:
+        if budget.holds(row):
+            config = budget.config(row, 0, "float32")
+            model = get_network(config.network)(**config.options, classes=10, input_shape=(32, 32, 3))
+            assert model.output.shape == (None, 10)
+
+
+def test_what_is_not_there_is_refused():
+    with pytest.raises(InputError, match=r"unknown row 'orignal' \(did you mean 'original'\?\)"):
+        EXPERIMENTS["table1"].select(["orignal"])
+    row = EXPERIMENTS["table3"].select(["cifar100-164-original"])[0]
+    with pytest.raises(InputError, match="not part of the budget smoke; take --budget paper"):
+        BUDGETS["smoke"].config(row, 0, "float32")

@@ -1,0 +1,59 @@
+"""Tables say what was published, what was measured, and how the two differ; the page of results is generated."""
+
+import json
+import shutil
+from pathlib import Path
+
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Line, Row, Store, cells, lines, markdown, write_results
+from keras_preact.paper import FAILS, Published
+from keras_preact.training import RunFolder
+
+ROOT = Path(__file__).parents[2]
+
+
+def line(errors, published=None):
+    return Line(Row("row", "a row", "110", published=published), "ResNet-32", errors)
+
+
+def test_median_spread_and_difference():
+    several = line((7.0, 6.0, 9.0), Published(6.61, "L"))
+    assert cells(several, BUDGETS["cpu"]) == ["a row", "ResNet-32", "6.61", "7.00 (6.00 to 9.00)", "3", "+0.39"]
+    assert cells(line((), FAILS), BUDGETS["cpu"])[2:] == ["fails", "not run", "0", ""]
+    assert line((5.0,), FAILS).difference == ""
+
+
+def test_failing_is_an_error_above_20_percent_where_that_means_something():
+    assert line((20.1,)).ours(judges=True) == "20.10, fails"
+    assert line((19.9,)).ours(judges=True) == "19.90"
+    assert cells(line((50.0,)), BUDGETS["smoke"])[3] == "50.00"
+
+
+def made_up_run(folder, config, error):
+    folder.mkdir(parents=True)
+    record = {"kind": "training", "status": "finished", "config": config.to_dict(), "result": {"test_error": error}}
+    hardware = {"accelerators": [], "cores": 2, "processor": "P"}
+    record |= {"model": {"name": "net"}, "seconds": 120.0, "environment": {"hardware": hardware}}
+    RunFolder(folder).update_record(**record)
+
+
+def test_budgets_never_share_a_column(tmp_path):
+    table = EXPERIMENTS["table1"]
+    for k, name in enumerate(("smoke", "cpu")):
+        made_up_run(tmp_path / name, BUDGETS[name].config(table.rows[0], 0, "float32"), 10.0 + k)
+    store = Store([tmp_path])
+    assert [lines(table, BUDGETS[name], store)[0].errors for name in BUDGETS] == [(10.0,), (11.0,), ()]
+    page = write_results(tmp_path).read_text()
+    assert "table1, budget smoke" in page and "table1, budget cpu" in page and "budget paper" not in page
+    assert page.count("| 10.00 |") == page.count("| 11.00 |") == 2  # among the runs, and in its own table
+
+
+def test_a_table_has_a_line_for_each_row_run_or_not(tmp_path):
+    text = markdown(EXPERIMENTS["table2"], BUDGETS["cpu"], lines(EXPERIMENTS["table2"], BUDGETS["cpu"], Store([])))
+    assert text.count("not run") == 10
+
+
+def test_the_page_of_the_results_on_record_is_the_generated_one(tmp_path):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    assert write_results(tmp_path / "results").read_text() == (ROOT / "results/README.md").read_text()
+    for path in (ROOT / "results").glob("*/run.json"):
+        assert json.loads(path.read_text())["config"]["data_dir"] in (None, "data")

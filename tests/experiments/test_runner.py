@@ -1,0 +1,101 @@
+"""Reproducing runs what is missing, once, and goes on after it was stopped."""
+
+import dataclasses
+import json
+import os
+import signal
+
+import keras
+import pytest
+
+from keras_preact import InputError
+from keras_preact.experiments import Budget, Experiment, Row, Store, keep, lines, plan, run_missing
+from keras_preact.paper import Published
+from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunFolder
+
+ROWS = (
+    Row("a", "the first", "110", {"placement": "original"}, published=Published(6.0, "L")),
+    Row("b", "the second", "110", {"placement": "full_preactivation"}),
+)
+TABLE = Experiment("table", "a table", ROWS)
+RECIPE = Recipe("tiny", steps=3, batch_size=8, schedule=CosineSchedule(0.05, warmup_steps=1))
+BUDGET = Budget("tiny", "seconds", {"110": {"depth": 8}}, {"cifar10": "bundled"}, {"bundled": RECIPE})
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def planned(out, **options):
+    return plan(TABLE, BUDGET, out=out, **options)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    """Both rows, the first of them stopped once and resumed."""
+    out = tmp_path_factory.mktemp("reproduce")
+    with pytest.raises(Interrupted):
+        run_missing(planned(out), callbacks=lambda name, config: [Stop()])
+    first, second = planned(out)
+    assert first.is_begun and not second.is_begun
+    told = []
+    run_missing(planned(out, precision="float32"), say=told.append)
+    assert told[0] == "[1/2] the first, seed 0"
+    assert told[1].startswith("[2/2] the second, seed 0, about 1 min left")
+    return out
+
+
+def test_every_run_is_finished_and_none_is_repeated(out):
+    jobs = planned(out)
+    assert [job.run.record["step"] for job in jobs] == [3, 3]
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    told = []
+    run_missing(jobs, say=told.append)
+    assert told == []
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_another_seed_is_missing_and_another_precision_is_not(out):
+    assert [job.run is None for job in planned(out, seeds=2)] == [False, False, True, True]
+    assert all(job.run for job in planned(out, precision="mixed_bfloat16"))
+
+
+def test_kept_runs_count_and_are_small(out, tmp_path):
+    run = planned(out)[0].run
+    target = keep(run.folder, tmp_path)
+    assert sorted(path.name for path in target.iterdir()) == ["curves.png", "metrics.csv", "run.json"]
+    assert planned(tmp_path / "elsewhere", results=[tmp_path])[0].run.error == run.error
+    with pytest.raises(InputError, match="exists already and is not overwritten"):
+        keep(run.folder, tmp_path)
+
+
+def test_the_table_is_made_of_the_runs(out):
+    first, second = lines(TABLE, BUDGET, Store([out]))
+    error = planned(out)[0].run.error
+    assert first.errors == (error,) and first.difference == f"{error - 6:+.2f}"
+    assert second.difference == "" and second.network == "ResNet-8"
+
+
+def test_a_folder_with_another_run_is_not_taken_for_this_one(tmp_path):
+    job = planned(tmp_path)[0]
+    folder = RunFolder.create(job.path)
+    folder.update_record(kind="training", status="running", config=dataclasses.replace(job.config, seed=5).to_dict())
+    with pytest.raises(InputError, match="holds another run than a's; name another folder by --out"):
+        planned(tmp_path)
+
+
+def test_bad_input_is_refused_before_anything_is_run(tmp_path):
+    with pytest.raises(InputError, match="number of seeds is 0"):
+        planned(tmp_path, seeds=0)
+    elsewhere = Experiment("table", "another", (dataclasses.replace(ROWS[0], dataset="imagenet"),))
+    with pytest.raises(InputError, match="no row of table is part of the budget tiny"):
+        plan(elsewhere, BUDGET, out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unfinished_runs_are_not_kept(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.record_path.write_text(json.dumps({"kind": "training", "status": "running"}))
+    with pytest.raises(InputError, match="is not finished"):
+        keep(folder, tmp_path / "results")
