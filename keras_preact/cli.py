@@ -79,6 +79,14 @@ def parser() -> argparse.ArgumentParser:
     )
     results.set_defaults(run=_results)
 
+    inspect = commands.add_parser("inspect", help="signal, gradient and identity path of a network: a page and JSON")
+    inspect.add_argument("model", metavar="MODEL", help="a network's name, a .keras file or a run folder")
+    _add_network_options(inspect, with_name=False)
+    inspect.add_argument("--images", type=int, default=64, help="number of images to show it (default: 64)")
+    inspect.add_argument("--data-dir", help="where a run's data are, if they have moved")
+    inspect.add_argument("--out", type=Path, help="folder of the report (default: the next free runs/inspection-NNN)")
+    inspect.set_defaults(run=_inspect)
+
     info = commands.add_parser("info", help="parameters, multiply-adds and stages of a network")
     info.add_argument("model", metavar="MODEL", help="a network's name, a .keras file or a run folder")
     _add_network_options(info, with_name=False)
@@ -297,6 +305,46 @@ def _info(options: argparse.Namespace) -> None:
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
 
 
+def _inspect(options: argparse.Namespace) -> None:
+    from keras_preact.analysis import check_identity_path, inspect_model, write_inspection
+    from keras_preact.console import say
+    from keras_preact.training import next_free_folder
+
+    if options.images < 1:
+        raise InputError(f"--images is {options.images}; give at least 1")
+    model = _model_to_inspect(options)
+    images, labels, shown = _images_for(model, options)
+    page = write_inspection(
+        inspect_model(model, images, labels, shown), options.out or next_free_folder(RUNS, "inspection")
+    )
+    say(f"{check_identity_path(model)}\nThe report is in {page}.")
+
+
+def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]:
+    """Return images and labels to show a model: of its run, or the bundled ones, or where those do not fit noise."""
+    import numpy as np
+
+    from keras_preact.data import bundled_cifar10, load_dataset
+    from keras_preact.training import RunConfig, RunFolder
+
+    shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
+    if Path(options.model).is_dir():
+        config = RunConfig.from_dict(RunFolder.open(options.model).record()["config"])
+        data = load_dataset(config.dataset, options.data_dir or config.data_dir, config.image_size)
+        images, labels = data.test.batch(np.arange(min(count, len(data.test))))
+        return images, labels, f"{len(labels)} test images of {data.name}"
+    if None in shape:
+        raise InputError(f"the network takes images of any size {shape}; give --image-size, or build it for one")
+    if shape == (32, 32, 3) and classes == 10:
+        images, labels = bundled_cifar10().test.batch(np.arange(min(count, 1000)))
+        if model.inputs[0].dtype == "uint8":
+            return images, labels, f"{len(labels)} bundled test images"
+        standard = (images.astype("float32") - images.mean()) / images.std()
+        return standard, labels, f"{len(labels)} bundled test images, standardized"
+    noise = np.random.default_rng(0).normal(size=(count, *shape)).astype("float32")
+    return noise, np.arange(count) % classes, f"{count} images of normal noise, and labels at random"
+
+
 def _model_to_inspect(options: argparse.Namespace) -> Any:
     import keras
 
@@ -314,9 +362,9 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
             raise InputError(f"{file} cannot be loaded as a Keras model: {str(error).splitlines()[0]}") from None
     network = get_network(options.model)
     arguments = _network_options(options.model, options)
-    if options.classes is not None:
+    if getattr(options, "classes", None) is not None:
         arguments["classes"] = options.classes
-    if options.image_size is not None:
+    if getattr(options, "image_size", None) is not None:
         arguments["input_shape"] = (options.image_size, options.image_size, 3)
     return network(**arguments)
 

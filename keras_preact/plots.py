@@ -1,13 +1,49 @@
-"""Every figure of the command line and the course. The one module that imports matplotlib."""
+"""Every figure of the command line and the course. The one module that imports matplotlib.
+
+Figures are told apart by shape as well as by colour (the colours of Okabe and Ito, which colour-blind readers can
+tell apart), and carry a sentence that says what is to be seen: `alt_text`.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
 
 Rows = Sequence[Mapping[str, float]]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+
+
+def alt_text(figure: Figure) -> str:
+    """Return the sentence that says in words what a figure of this module shows."""
+    return str(figure.get_label())
+
+
+def draw(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as PNG or SVG, by the path's suffix, PNG without one; the same bytes wherever it is drawn."""
+    path = Path(path)
+    kind = path.suffix[1:] or "png"
+    with matplotlib.rc_context({"svg.hashsalt": "keras_preact", "svg.fonttype": "path"}):
+        about: dict[str, Any] = {"Description": alt_text(figure)}
+        about |= {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        figure.savefig(path, format=kind, metadata=about)
+    return path
+
+
+def _figure(alt: str, width: float, height: float) -> Figure:
+    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
+    figure.set_label(alt)
+    return figure
+
+
+# ---- training -----------------------------------------------------------------------------------------------------
 
 
 def curves_figure(runs: Mapping[str, Rows]) -> Figure:
@@ -19,18 +55,23 @@ def curves_figure(runs: Mapping[str, Rows]) -> Figure:
     Example:
 
     >>> rows = [{"step": step, "train_error": 800 / step, "test_error": 900 / step} for step in (10, 20)]
-    >>> [line.get_linestyle() for line in curves_figure({"net": rows}).axes[0].get_lines()]
+    >>> figure = curves_figure({"net": rows})
+    >>> [line.get_linestyle() for line in figure.axes[0].get_lines()]
     ['--', '-']
+    >>> alt_text(figure)
+    'Error in percent against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
     """
-    figure = Figure(figsize=(7.0, 4.4), dpi=120, layout="constrained")
+    ends = [f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" for name, rows in runs.items()]
+    alt = f"Error in percent against training steps, training dashed, test solid. At the end: {'; '.join(ends)}."
+    figure = _figure(alt, 7.0, 4.4)
     axes = figure.add_subplot()
     highest = 0.0
     for number, (name, rows) in enumerate(runs.items()):
         steps = [row["step"] for row in rows]
         train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
-        marker = "." if len(rows) <= 40 else None
-        axes.plot(steps, train, "--", color=f"C{number}", linewidth=1.2, alpha=0.8, label=f"{name}, training")
-        axes.plot(steps, test, "-", color=f"C{number}", linewidth=1.8, marker=marker, label=f"{name}, test")
+        colour, marker = COLOURS[number % 7], MARKERS[number % 7] if len(rows) <= 40 else None
+        axes.plot(steps, train, "--", color=colour, linewidth=1.2, alpha=0.8, label=f"{name}, training")
+        axes.plot(steps, test, "-", color=colour, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])
     axes.set(xlabel="training steps (mini-batches)", ylabel="error (%)", ylim=(0, min(100.0, highest * 1.05 or 1.0)))
     axes.set_xlim(left=0)
@@ -40,6 +81,226 @@ def curves_figure(runs: Mapping[str, Rows]) -> Figure:
 
 
 def draw_curves(runs: Mapping[str, Rows], path: str | Path) -> Path:
-    """Write `curves_figure` as a PNG file; return its path."""
-    curves_figure(runs).savefig(path, format="png", metadata={"Software": None})
-    return Path(path)
+    """Write `curves_figure`; return its path."""
+    return draw(curves_figure(runs), path)
+
+
+# ---- propagation --------------------------------------------------------------------------------------------------
+
+
+def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: str = "") -> Figure:
+    """Return the signal and the gradient by depth: variances of x_l and F(x_l), norms of ∂E/∂x_l and its two terms.
+
+    Args:
+        forward: of `keras_preact.analysis.forward_signal`.
+        gradient: of `keras_preact.analysis.gradient_signal`.
+        title: above the figure.
+    """
+    first, last = gradient[0].norm, gradient[-1].norm
+    alt = (
+        f"{title + ': ' if title else ''}by depth, on the left the variance of the signal, from "
+        f"{forward[0].x.variance:.3g} at the first unit to {forward[-1].x.variance:.3g} at the last; on the right the "
+        f"norm of the gradient, {first:.3g} at the first unit and {last:.3g} after the last."
+    )
+    figure = _figure(alt, 9.5, 3.8)
+    if title:
+        figure.suptitle(title)
+    left, right = figure.subplots(1, 2)
+    units = range(1, len(forward) + 1)
+    _lines(left, units, {"x": [e.x.variance for e in forward], "F(x)": [e.residual.variance for e in forward]})
+    left.set(xlabel="unit l", ylabel="variance", yscale="log")
+    terms = {
+        "∂E/∂x_l": [e.norm for e in gradient],
+        "direct term": [e.direct for e in gradient],
+        "through the weights": [e.through_weights for e in gradient],
+    }
+    _lines(right, range(1, len(gradient) + 1), terms)
+    right.set(xlabel="unit l (the last: after all units)", ylabel="norm", yscale="log")
+    for axes in (left, right):
+        for number, (before, after) in enumerate(itertools.pairwise(forward), start=2):
+            if before.stage != after.stage:
+                axes.axvline(number - 0.5, color="0.7", linewidth=0.8, linestyle=":")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return figure
+
+
+def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
+    for number, (label, values) in enumerate(series.items()):
+        # On a logarithmic axis a zero has no place.
+        shown = [value if value > 0 else float("nan") for value in values]
+        style = {"color": COLOURS[number], "marker": MARKERS[number], "markersize": 3, "linewidth": 1.2}
+        axes.plot(xs, shown, label=label, markevery=max(1, len(shown) // 20), **style)
+
+
+def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
+    """Return a heat map of the gradient's norm: a row a network or a moment, a column a unit, on one scale of tens.
+
+    Args:
+        signals: of `keras_preact.analysis.gradient_signal`, by name; of networks with equally many units.
+    """
+    import numpy as np
+
+    norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
+    ratios = [f"{name} {row[0] / row[-1]:.3g}" for name, row in zip(signals, norms, strict=True)]
+    alt = f"Heat map of the gradient's norm by unit. The first unit's norm over the last's: {'; '.join(ratios)}."
+    figure = _figure(alt, 8.0, 1.2 + 0.45 * len(signals))
+    axes = figure.add_subplot()
+    with np.errstate(divide="ignore"):
+        edges = (0.5, norms.shape[1] + 0.5, len(norms) - 0.5, -0.5)
+        image = axes.imshow(np.log10(norms), aspect="auto", cmap="cividis", interpolation="nearest", extent=edges)
+    axes.set_yticks(range(len(signals)), list(signals))
+    axes.set_xlabel("unit l")
+    figure.colorbar(image, label="log₁₀ ‖∂E/∂x_l‖")
+    return figure
+
+
+def lesions_figure(lesions: Sequence[Any]) -> Figure:
+    """Return the test error with each unit left out, against that of the whole network.
+
+    Args:
+        lesions: of `keras_preact.analysis.leave_out`.
+    """
+    whole, *rest = lesions
+    worst = max(rest, key=lambda lesion: lesion.error)
+    alt = (
+        f"Test error with each unit left out. Whole network {whole.error:.1f} percent; worst without {worst.unit}, "
+        f"{worst.error:.1f} percent."
+    )
+    figure = _figure(alt, 8.0, 3.4)
+    axes = figure.add_subplot()
+    for stage in sorted({lesion.stage for lesion in rest}):
+        points = [(k, lesion.error) for k, lesion in enumerate(rest, start=1) if lesion.stage == stage]
+        style: dict[str, Any] = {"color": COLOURS[(stage - 1) % 7], "marker": MARKERS[(stage - 1) % 7], "linestyle": ""}
+        axes.plot(*zip(*points, strict=True), label=f"stage {stage}", **style)
+    axes.axhline(whole.error, color="0.4", linewidth=1, label="whole network")
+    axes.set(xlabel="unit left out", ylabel="test error (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | None = None) -> Figure:
+    """Return a reproduced table as a dot plot: ours with its spread, and the published value of the paper's network.
+
+    Args:
+        lines: of `keras_preact.experiments.lines`.
+        title: above the figure.
+        fails_above: the error (%) above which a run fails; published failures are drawn there.
+    """
+    run = sum(line.median is not None for line in lines)
+    alt = f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; test errors in percent, ours and published."
+    figure = _figure(alt, 9.0, 1.4 + 0.34 * len(lines))
+    axes = figure.add_subplot()
+    for place, line in enumerate(lines):
+        published = line.row.published
+        where = None if published is None else fails_above if published.value is None else published.value
+        if where is not None:
+            marker = "x" if published.value is None else "D"
+            axes.plot([where], [place], marker=marker, color=COLOURS[1], markersize=7, linestyle="", fillstyle="none")
+        if line.median is not None:
+            axes.plot([min(line.errors), max(line.errors)], [place, place], color=COLOURS[0], linewidth=2)
+            axes.plot([line.median], [place], marker="o", color=COLOURS[0], linestyle="")
+    axes.plot([], [], "o", color=COLOURS[0], label="ours, median and range")
+    axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
+    if fails_above is not None:
+        axes.plot([], [], "x", color=COLOURS[1], label="published: fails")
+        axes.axvline(fails_above, color="0.7", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(lines)), [line.row.title for line in lines])
+    axes.set_ylim(len(lines) - 0.5, -0.5)
+    axes.set_xlabel("test error (%)")
+    axes.set_title(title, fontsize=10)
+    axes.grid(axis="x", alpha=0.3)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+# ---- units --------------------------------------------------------------------------------------------------------
+
+
+def unit_figure(units: Mapping[str, Any]) -> Figure:
+    """Return diagrams of residual units, side by side, as in the paper's Fig. 4, drawn from the layers themselves.
+
+    Args:
+        units: built `ResidualUnit` layers by title.
+    """
+    rows = {title: _unit_rows(unit) for title, unit in units.items()}
+    alt = "Residual units, top to bottom. " + " ".join(
+        f"{title}: on the shortcut {', '.join(on_shortcut) or 'nothing'}; before the split "
+        f"{', '.join(before) or 'nothing'}; on the branch {', '.join(branch)}; after the addition "
+        f"{', '.join(after) or 'nothing'}."
+        for title, (before, branch, on_shortcut, after) in rows.items()
+    )
+    height = max(len(before) + len(branch) + len(after) for before, branch, _, after in rows.values()) + 3
+    figure = _figure(alt, 2.1 * len(units), 0.48 * height)
+    for axes, (title, parts) in zip(figure.subplots(1, len(units), squeeze=False)[0], rows.items(), strict=True):
+        _draw_unit(axes, *parts, height=height)
+        axes.set_title(title, fontsize=9)
+    return figure
+
+
+def _unit_rows(unit: Any) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Return the words for what stands before the split, on the branch, on the shortcut, and after the addition."""
+    first = _words(unit.first)
+    branch = _words(unit.branch)
+    shortcut = _words([*unit.reshape, *([] if unit.shortcut.keeps_identity else [unit.shortcut])])
+    before, branch = (first, branch) if unit.shares_preactivation else ([], first + branch)
+    return before, branch, shortcut, _words(unit.last)
+
+
+def _words(layers: Sequence[Any]) -> list[str]:
+    words: list[str] = []
+    for layer in layers:
+        kind = type(layer).__name__
+        if kind == "Conv2D":
+            words.append(f"{layer.kernel_size[0]}×{layer.kernel_size[1]} conv, {layer.filters}")
+        elif kind == "PreActivation":
+            words += ["BN", "ReLU"]
+        elif kind in ("BatchNorm", "BatchNormalization"):
+            words.append("BN")
+        elif kind != "ZeroPadding2D":
+            words.append({"DropPath": "drop path", "OptionA": "subsample, pad"}.get(kind, kind))
+    return words
+
+
+def _draw_unit(
+    axes: Any, before: list[str], branch: list[str], shortcut: list[str], after: list[str], height: int
+) -> None:
+    middle, side, y = 0.0, -1.0, float(height)
+    axes.text(middle, y, "$x_l$", ha="center", va="center")
+
+    def box(x: float, y: float, word: str) -> None:
+        patch = FancyBboxPatch((x - 0.42, y - 0.3), 0.84, 0.6, boxstyle="round,pad=0.02", linewidth=0.8)
+        patch.set(facecolor="#DCEBF5" if "conv" in word.lower() else "#FBE9D9", edgecolor="0.3")
+        axes.add_patch(patch)
+        axes.text(x, y, word, ha="center", va="center", fontsize=7)
+
+    def down(x: float, start: float, end: float) -> None:
+        axes.annotate("", (x, end), (x, start), arrowprops={"arrowstyle": "-|>", "linewidth": 0.8, "color": "0.3"})
+
+    for word in before:
+        down(middle, y - 0.3, y - 0.7)
+        y -= 1
+        box(middle, y, word)
+    split = y - 0.45
+    for word in branch:
+        down(middle, y - 0.3, y - 0.7)
+        y -= 1
+        box(middle, y, word)
+    down(middle, y - 0.3, y - 0.75)
+    y -= 1
+    axes.text(middle, y, "⊕", ha="center", va="center", fontsize=13)
+    axes.plot([middle, side, side, middle - 0.2], [split, split, y, y], color="0.3", linewidth=0.8)
+    for number, word in enumerate(shortcut):
+        box(side, (split + y) / 2 + (len(shortcut) - 1) / 2 - number, word)
+    for word in after:
+        down(middle, y - 0.3, y - 0.7)
+        y -= 1
+        box(middle, y, word)
+    down(middle, y - 0.3, y - 0.75)
+    axes.text(middle, y - 1, "$x_{l+1}$", ha="center", va="center")
+    axes.set(xlim=(-1.6, 0.7), ylim=(-0.6, height + 0.6))
+    axes.axis("off")

@@ -92,6 +92,32 @@ def test_info_of_a_named_network(capsys):
     assert main(["info", "preact_resnet18", "--classes", "7", "--image-size", "64"]) == 0
 
 
+def test_inspect_writes_a_page(here, capsys):
+    arguments = ["--depth", "8", "--placement", "original", "--images", "8", "--out", "report"]
+    assert main(["inspect", "cifar_resnet", *arguments]) == 0
+    assert "after the addition: ReLU" in text(capsys)
+    assert sorted(path.name for path in (here / "report").iterdir()) == ["inspection.html", "inspection.json"]
+
+
+def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):
+    assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 0
+    assert main(["inspect", "run", "--images", "3", "--out", "report"]) == 0
+    assert "3 test images of" in (here / "report" / "inspection.html").read_text()
+
+
+def test_reproduce_lists_what_is_missing(here, capsys):
+    assert main(["reproduce", "table2", "--budget", "cpu", "--list", "--seeds", "2"]) == 0
+    printed = text(capsys)
+    assert printed.count("missing") == 20 and "full_preactivation-164" in printed
+    assert not list(here.iterdir())
+
+
+def test_results_writes_its_page(here, capsys):
+    (here / "results").mkdir()
+    assert main(["results"]) == 0
+    assert (here / "results" / "README.md").read_text().startswith("# Results of record")
+
+
 def test_help_goes_to_the_output_and_is_no_error(capsys):
     assert main(["--help"]) == 0
     assert main(["train", "--help"]) == 0
@@ -124,6 +150,19 @@ REFUSED = {
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has its depth in its name"),
     "model": (["info", "nowhere.keras"], "known: "),
+    "table": (["reproduce", "table9"], "known: table1, table2, table3, table5, extensions"),
+    "budget": (["reproduce", "table1", "--budget", "gpu"], "known: smoke, cpu, paper"),
+    "row": (["reproduce", "table1", "--rows", "orignal"], "did you mean 'original'"),
+    "row of another budget": (
+        ["reproduce", "table3", "--rows", "cifar100-164-original"],
+        "not part of the budget smoke",
+    ),
+    "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
+    "budget without its data": (["reproduce", "table1", "--budget", "cpu", "--data-dir", "none"], "cifar10"),
+    "results": (["results", "nowhere"], "nowhere is no folder"),
+    "model to inspect": (["inspect", "nowhere.keras"], "known: "),
+    "images": (["inspect", "cifar_resnet", "--images", "0"], "give at least 1"),
+    "kept run": (["results", ".", "--keep", "nowhere"], "not a run folder"),
 }
 
 

@@ -1,10 +1,38 @@
-"""The figures: what stands in them, and that their files are the same wherever they are drawn."""
+"""The figures: what stands in them, what they say in words, and that their files are the same wherever drawn."""
 
-from keras_preact.plots import curves_figure, draw_curves
+import numpy as np
+import pytest
+
+from keras_preact.analysis import forward_signal, gradient_signal, leave_out
+from keras_preact.experiments import Line, Row
+from keras_preact.layers import PLACEMENTS, ResidualUnit
+from keras_preact.models import cifar_resnet
+from keras_preact.paper import FAILS, Published
+from keras_preact.plots import (
+    alt_text,
+    curves_figure,
+    draw,
+    draw_curves,
+    gradient_figure,
+    lesions_figure,
+    propagation_figure,
+    table_figure,
+    unit_figure,
+)
+
+X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
+Y = np.arange(4)
 
 
 def rows(*errors):
     return [{"step": 10.0 * k, "train_error": e + 5, "test_error": e} for k, e in enumerate(errors, 1)]
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts if text.get_text()]
+
+
+# ---- training -----------------------------------------------------------------------------------------------------
 
 
 def test_two_lines_a_network_training_dashed():
@@ -27,3 +55,83 @@ def test_the_file_does_not_say_where_and_when_it_was_made(tmp_path):
     first, second = (draw_curves({"net": rows(50, 30)}, tmp_path / name).read_bytes() for name in ("a", "b"))
     assert first == second
     assert b"Software" not in first
+    vectors = [draw(curves_figure({"net": rows(50, 30)}), tmp_path / name).read_bytes() for name in ("a.svg", "b.svg")]
+    assert vectors[0] == vectors[1] and b"<svg" in vectors[0]
+    assert "At the end: net 35.0 and 30.0" in vectors[0].decode()
+
+
+# ---- propagation --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def measured():
+    model = cifar_resnet(14, input_shape=(16, 16, 3))
+    return forward_signal(model, X), gradient_signal(model, X, Y), leave_out(model, X, Y)
+
+
+def test_the_propagation_figure_shows_what_was_measured(measured):
+    forward, gradient, _ = measured
+    figure = propagation_figure(forward, gradient, "net")
+    left, right = figure.axes
+    assert list(left.get_lines()[0].get_ydata()) == [entry.x.variance for entry in forward]
+    assert list(right.get_lines()[0].get_ydata()) == [entry.norm for entry in gradient]
+    assert left.get_yscale() == "log"
+    assert np.isnan(right.get_lines()[2].get_ydata()[-1])  # nothing comes through weights after the last unit
+    assert f"{gradient[0].norm:.3g} at the first unit" in alt_text(figure)
+
+
+def test_the_heat_map_is_the_logarithm_of_the_norms(measured):
+    _, gradient, _ = measured
+    figure = gradient_figure({"a": gradient, "b": gradient})
+    image = figure.axes[0].get_images()[0].get_array()
+    assert image.shape == (2, 7)
+    np.testing.assert_allclose(image[1], np.log10([entry.norm for entry in gradient]))
+
+
+def test_the_lesions_stand_against_the_whole(measured):
+    lesions = measured[2]
+    figure = lesions_figure(lesions)
+    shown = [y for line in figure.axes[0].get_lines()[:3] for y in line.get_ydata()]
+    assert shown == [lesion.error for lesion in lesions[1:]]
+    assert f"Whole network {lesions[0].error:.1f} percent" in alt_text(figure)
+
+
+# ---- tables and units ---------------------------------------------------------------------------------------------
+
+
+def test_a_table_shows_ours_and_the_published_value():
+    lines = [
+        Line(Row("a", "first", "110", published=Published(6.61, "L")), "ResNet-32", (8.0, 9.0, 7.0)),
+        Line(Row("b", "second", "110", published=FAILS), "ResNet-32", ()),
+    ]
+    axes = table_figure(lines, "a table", fails_above=20.0).axes[0]
+    points = [(line.get_marker(), list(line.get_xdata())) for line in axes.get_lines()]
+    assert ("D", [6.61]) in points and ("o", [8.0]) in points and ("x", [20.0]) in points
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
+    assert alt_text(table_figure(lines, "a table")).startswith("a table: 1 of 2 rows run")
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_unit_is_drawn_from_its_layers(placement):
+    unit = ResidualUnit(8, placement=placement)
+    unit.build((None, 8, 8, 8))
+    figure = unit_figure({placement: unit})
+    words = texts(figure.axes[0])
+    order = {"norm": "BN", "relu": "ReLU"}
+    spec = PLACEMENTS[placement]
+    branch = [*spec.first, "conv", *spec.between, "conv", *spec.last]
+    expected = [order.get(word, "3×3 conv, 8") for word in branch]
+    assert words == ["$x_l$", *expected, "⊕", *(order[word] for word in spec.after_addition), "$x_{l+1}$"]
+
+
+def test_what_stands_on_the_shortcut_is_drawn():
+    units = {
+        "gated": ResidualUnit(8, shortcut="exclusive_gating"),
+        "projection": ResidualUnit(16, strides=2),
+    }
+    for unit in units.values():
+        unit.build((None, 8, 8, 8))
+    figure = unit_figure(units)
+    assert "ExclusiveGating" in texts(figure.axes[0])
+    assert "Projection" in texts(figure.axes[1])
+    assert "projection: on the shortcut Projection; before the split BN, ReLU" in alt_text(figure)

@@ -2,6 +2,7 @@
 
 from keras_preact.analysis.chain import Chain
 from keras_preact.analysis.identity_path import IdentityPath, UnitPath, check_identity_path
+from keras_preact.analysis.inspection import Inspection, inspect_model, write_inspection
 from keras_preact.analysis.lesions import Lesion, PathLength, Swap, leave_out, path_lengths, swap
 from keras_preact.analysis.propagation import (
     DeadFraction,
@@ -24,6 +25,7 @@ __all__ = [
     "ForwardSignal",
     "GradientSignal",
     "IdentityPath",
+    "Inspection",
     "Lesion",
     "Moments",
     "PathLength",
@@ -36,9 +38,11 @@ __all__ = [
     "forward_signal",
     "gradient_signal",
     "identity_error",
+    "inspect_model",
     "leave_out",
     "path_lengths",
     "scaling_factor",
     "swap",
     "unrolled_sum",
+    "write_inspection",
 ]

@@ -308,15 +308,16 @@ class ScaledResidual(Shortcut):
         self.per_channel = bool(per_channel)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
-        shape: tuple[int, ...] = ()
-        if self.per_channel:
-            axis = channel_axis(self.data_format) if len(residual_shape) == 4 else -1
-            shape = (residual_shape[axis], *(1 for _ in residual_shape[axis + 1 :] if axis > 0))
+        axis = channel_axis(self.data_format) if len(residual_shape) == 4 else -1
+        shape = (residual_shape[axis],) if self.per_channel else ()
         self.alpha = self.add_weight(shape=shape, initializer=keras.initializers.Constant(self.initial), name="alpha")
         super().build(x_shape, residual_shape)
 
     def call(self, x: Any, residual: Any) -> Any:
-        return x + ops.convert_to_tensor(self.alpha) * residual
+        alpha = ops.convert_to_tensor(self.alpha)
+        if self.per_channel and self.data_format == "channels_first" and len(residual.shape) == 4:
+            alpha = alpha[:, None, None]
+        return x + alpha * residual
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "initial": self.initial, "per_channel": self.per_channel}

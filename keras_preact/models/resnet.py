@@ -215,8 +215,9 @@ def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tup
 
     Example:
 
-    >>> dilate([Stage(64, 2), Stage(128, 2, strides=2)], output_stride=4, stem_stride=4)[1]
-    Stage(filters=128, repeats=2, strides=1, dilation=2, first_dilation=1)
+    >>> stage = dilate([Stage(64, 2), Stage(128, 2, strides=2)], output_stride=4, stem_stride=4)[1]
+    >>> stage.strides, stage.first_dilation, stage.dilation
+    (1, 1, 2)
     """
     strides = [stem_stride]
     for stage in stages:

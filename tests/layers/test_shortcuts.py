@@ -48,7 +48,7 @@ def test_a_scaled_residual_begins_as_the_identity_and_scales_f_alone():
     by_channel = ScaledResidual(initial=0.1, per_channel=True)
     by_channel.build(X.shape, F.shape)
     by_channel.alpha.assign(np.arange(4.0))
-    np.testing.assert_allclose(array(by_channel(X, F)), X + np.arange(4.0) * F, rtol=1e-6)
+    np.testing.assert_allclose(array(by_channel(X, F)), X + np.arange(4.0) * F, rtol=1e-6, atol=1e-6)
     check_layer(lambda **more: ScaledResidual(initial=0.1, per_channel=True, **more), (X, F))
 
 
