@@ -39,6 +39,11 @@ def test_layers(tmp_path):
     run_on_jax("tests/layers/test_stack.py", "-k", "closed_form or from_units or frozen", tmp_path=tmp_path)
 
 
+def test_analysis(tmp_path):
+    chosen = "finite_differences or comes_back_unchanged or sum_of_residuals or scaled_shortcuts or paths"
+    run_on_jax("tests/analysis", "-k", chosen, tmp_path=tmp_path)
+
+
 def test_training_and_resuming(tmp_path):
     chosen = "what_a_run_leaves or equal_to_the_bit or mixed_precision or everything_comes_back or decay"
     run_on_jax("tests/training", "-k", chosen, tmp_path=tmp_path)
@@ -46,5 +51,5 @@ def test_training_and_resuming(tmp_path):
 
 @pytest.mark.slow
 def test_everything_that_does_not_need_tensorflow(tmp_path):
-    folders = ["tests/layers", "tests/models", "tests/data", "tests/training"]
+    folders = ["tests/layers", "tests/models", "tests/data", "tests/training", "tests/analysis", "tests/experiments"]
     run_on_jax(*folders, "-m", "not slow", tmp_path=tmp_path)

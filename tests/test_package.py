@@ -17,12 +17,13 @@ PUBLIC = {
     "keras_preact.layers": [
         "ResidualUnit", "PreActivation", "PreActBasicBlock", "PreActBottleneck", "PostActBasicBlock",
         "PostActBottleneck", "IdentityShortcut", "ConstantScaling", "ExclusiveGating", "ShortcutOnlyGating",
-        "ConvShortcut", "DropoutShortcut", "PLACEMENTS",
+        "ConvShortcut", "DropoutShortcut", "PLACEMENTS", "UnitStack",
     ],
     "keras_preact.models": [
         "cifar_resnet",
         *(f"{order}_resnet{depth}" for order in ("preact", "postact") for depth in (18, 34, 50, 101, 152, 200)),
     ],
+    "keras_preact.analysis": ["forward_signal", "gradient_signal", "identity_error", "unrolled_sum"],
     "keras_preact.data": ["load_dataset", "from_arrays", "PadCropFlip", "PerPixelMean"],
     "keras_preact.training": ["RECIPES", "RunConfig", "RunFolder", "compare", "evaluate", "resume", "start"],
 }  # fmt: skip
@@ -73,7 +74,7 @@ def test_importing_the_package_imports_little_beyond_keras():
 
 def test_the_readmes_python_runs():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         exec(block, {})
 

@@ -73,7 +73,7 @@ def cells(line: Line, budget: Budget) -> list[str]:
 
 
 def write_results(results: Path) -> Path:
-    """Write the page of a results folder, README.md, from the runs in it; return its path.
+    """Write the page of a results folder, README.md, and its figures from the runs in it; return the page's path.
 
     The page lists every run, and every table that has one, budget by budget. Nothing on it is typed by hand.
     """
@@ -83,13 +83,23 @@ def write_results(results: Path) -> Path:
         for experiment in EXPERIMENTS.values():
             found = lines(experiment, budget, store)
             if any(line.errors for line in found):
-                parts.append(markdown(experiment, budget, found))
+                parts += [markdown(experiment, budget, found), _figure(experiment, budget, found, results)]
     pages = sorted(path.parent.name for path in results.glob("*/bench.json"))
     if pages:
         parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
     page = results / "README.md"
     page.write_text("\n".join(parts), encoding="utf-8")
     return page
+
+
+def _figure(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> str:
+    """Draw a table beside the page; return the Markdown that shows it."""
+    from keras_preact.plots import alt_text, draw, table_figure
+
+    title = f"{experiment.name}, budget {budget.name}"
+    figure = table_figure(found, title, paper.FAILS_ABOVE if budget.judges else None)
+    path = draw(figure, results / f"{experiment.name}-{budget.name}.svg")
+    return f"![{alt_text(figure)}]({path.name})\n"
 
 
 _HEAD = """# Results of record

@@ -44,6 +44,7 @@ def test_budgets_never_share_a_column(tmp_path):
     assert [lines(table, BUDGETS[name], store)[0].errors for name in BUDGETS] == [(10.0,), (11.0,), ()]
     page = write_results(tmp_path).read_text()
     assert "table1, budget smoke" in page and "table1, budget cpu" in page and "budget paper" not in page
+    assert "![table1, budget smoke: 1 of 12 rows run" in page and (tmp_path / "table1-cpu.svg").exists()
     for table in page.split("## ")[2:]:  # after the list of the runs
         assert ("10.00" in table) == ("budget smoke" in table) and ("11.00" in table) == ("budget cpu" in table)
 
