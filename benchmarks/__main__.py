@@ -104,7 +104,7 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[flo
 
 def _steps_of_a_turn(worker: Worker) -> int:
     worker.steps(1)
-    return max(2, round(TURN_SECONDS / worker.steps(2)["seconds"]))
+    return max(1, round(TURN_SECONDS / worker.steps(1)["seconds"]))
 
 
 def main() -> None:

@@ -54,7 +54,7 @@ def comparisons(default: str, torch: bool) -> Iterator[Comparison]:
     for kind in ("training", "inference"):
         for precision in PRECISIONS:
             yield _imagenet(kind, precision)
-    yield _fit(20, 100, 40, default)
+    yield _fit(20, 100, 120, default)
     yield _xla(20, 128, default)
 
 
