@@ -279,8 +279,11 @@ def _reproduce(options: argparse.Namespace) -> None:
     run_missing(jobs, options.data_dir, _progress, say)
     chosen = experiment.select(options.rows)
     found = lines(experiment, budget, Store([options.out, options.results]), chosen)
-    console.print(table(list(COLUMNS), [cells(line, budget) for line in found], title=experiment.title))
-    say(f"Budget {budget.name}: {budget.what}.")
+    # Names instead of titles and networks: a terminal has 80 columns.
+    rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
+    console.print(table(["row", *COLUMNS[2:]], rows, title=experiment.title))
+    networks = sorted({f"{line.network} for the paper's {line.row.network}" for line in found})
+    say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
 
 
 def _results(options: argparse.Namespace) -> None:
