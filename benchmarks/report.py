@@ -106,8 +106,7 @@ DEFAULTS = (
     Default(
         "Stages with 12 or more equal units are rolled on TensorFlow; on other backends none is.",
         "A loop is traced once for all units, so that training starts sooner, and steps about as fast. In shorter "
-        "stages there is little to gain. On JAX a loop is compiled sooner too, but XLA runs the convolutions of a loop "
-        "on one thread of a processor; on GPUs, where it does not, `rolled=True` is the better choice.",
+        "stages there is little to gain. JAX and GPUs are not in this series.",
         (
             Claim("first step, 1001: written out ÷ rolled", "start 1001", "written out", "rolled", "first_step"),
             Claim("first step, 110: written out ÷ rolled", "start 110", "written out", "rolled", "first_step"),
@@ -135,14 +134,13 @@ DEFAULTS = (
     ),
     Default(
         "One step an execution.",
-        "Several would hide the call of a step from Python, which takes under a millisecond of it; and a run could no "
-        "longer stop and be resumed at any step.",
+        "With several, a run could no longer stop and be resumed at any step.",
         (Claim("`fit`, 20: 10 steps an execution ÷ one", "fit 20", "fit, 10 steps an execution", "fit"),),
     ),
     Default(
         "TensorFlow's own number of threads.",
         "With small batches the operations are too short to be shared among threads: two at a time, a thread each, is "
-        "faster. `TF_NUM_INTRAOP_THREADS=1` sets it. From batch 32 on it is the other way round.",
+        "faster. `TF_NUM_INTRAOP_THREADS=1` sets it. Larger batches are not in this series.",
         (
             Claim(
                 "step, 1001, batch 8: as it is ÷ one thread an operation",

@@ -309,7 +309,7 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from keras_preact.analysis import check_identity_path, inspect_model, write_inspection
+    from keras_preact.analysis import inspect_model, write_inspection
     from keras_preact.console import say
     from keras_preact.training import next_free_folder
 
@@ -317,10 +317,9 @@ def _inspect(options: argparse.Namespace) -> None:
         raise InputError(f"--images is {options.images}; give at least 1")
     model = _model_to_inspect(options)
     images, labels, shown = _images_for(model, options)
-    page = write_inspection(
-        inspect_model(model, images, labels, shown), options.out or next_free_folder(RUNS, "inspection")
-    )
-    say(f"{check_identity_path(model)}\nThe report is in {page}.")
+    found = inspect_model(model, images, labels, shown)
+    page = write_inspection(found, options.out or next_free_folder(RUNS, "inspection"))
+    say(f"{found.path}\nThe report is in {page}.")
 
 
 def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]:

@@ -14,6 +14,7 @@ from keras_preact.analysis.differentiation import vjp
 from keras_preact.errors import InputError
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import ResidualUnit
+from keras_preact.models.rolling import check_functional
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,7 @@ class Chain:
         Raises:
             InputError: not a functional model, one without residual units, or with something between them.
         """
-        if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
-            raise InputError(f"only functional Keras models can be analyzed, not {type(model).__name__}")
+        check_functional(model, "analyzed")
         layers = [layer for layer in model.layers if _holds_units(layer)]
         if not layers:
             raise InputError(

@@ -16,6 +16,7 @@ from keras_preact.errors import InputError
 from keras_preact.layers.shortcuts import ConstantScaling, ConvShortcut, DropoutShortcut
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import ResidualUnit
+from keras_preact.models.rolling import check_functional, is_functional
 
 NORMALIZATION, ACTIVATION, WEIGHTS, SCALING, DROPOUT, SHAPE = (
     "normalization", "activation", "weights", "scaling", "dropout", "shape",
@@ -95,8 +96,7 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     >>> print(check_identity_path(cifar_resnet(depth=14, placement="original")).units[1].faults[0])
     after the addition: ReLU; f is not the identity
     """
-    if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
-        raise InputError(f"only functional Keras models have a graph to check, not {type(model).__name__}")
+    check_functional(model, "checked")
     units = tuple(_units(model))
     if not units:
         raise InputError(f"{model.name} has no residual units: nothing in its graph is added to what it came from")
@@ -121,7 +121,7 @@ def _units(model: keras.Model) -> Iterator[UnitPath]:
     graph = _Graph(model)
     sums: dict[int, _Sum] = {}
     for operation in graph.operations:
-        if isinstance(operation, keras.Model) and hasattr(operation, "operations"):
+        if is_functional(operation):
             yield from _units(operation)
             continue
         for found in graph.sums(operation):

@@ -83,9 +83,15 @@ def unroll(model: keras.Model) -> keras.Model:
     return rewired(model, replacements)
 
 
-def check_functional(model: Any) -> None:
-    if not isinstance(model, keras.Model) or not hasattr(model, "operations"):
-        raise InputError(f"only functional Keras models can be rolled, unrolled or folded, not {type(model).__name__}")
+def is_functional(model: Any) -> bool:
+    """Return whether a model has a graph of layers."""
+    return isinstance(model, keras.Model) and hasattr(model, "operations")
+
+
+def check_functional(model: Any, what: str = "rolled, unrolled or folded") -> None:
+    """Raise InputError unless a model has a graph of layers; `what` is what cannot be done without."""
+    if not is_functional(model):
+        raise InputError(f"only functional Keras models can be {what}, not {type(model).__name__}")
 
 
 def rewired(model: keras.Model, replacements: dict[str, Callable[[Any], Any]]) -> keras.Model:
