@@ -124,14 +124,17 @@ def main() -> None:
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "bench.json"
-    results = json.loads(file.read_text()) if file.exists() else {"environment": environment(), "comparisons": {}}
+    here = environment()
+    results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
+    if any(results["environment"][part] != here[part] for part in ("versions", "hardware")):
+        parser.error(f"{file} holds a series of another machine or of other versions: choose another --out")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:
             continue  # measured before: a series that was broken off goes on
         print(comparison.name, flush=True)
         rounds = min(arguments.rounds, comparison.rounds or arguments.rounds)
         values = measure(comparison, rounds)
-        entry = {"rounds": rounds, "images": comparison.images, "values": values}
+        entry = {"commit": here["commit"], "rounds": rounds, "images": comparison.images, "values": values}
         results["comparisons"][comparison.name] = entry
         file.write_text(json.dumps(results, indent=1) + "\n")
         (arguments.out / "README.md").write_text(report(results))
