@@ -17,8 +17,8 @@ from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.report import draw, report
 
 ROOT = Path(__file__).parents[1]
-TURN_SECONDS = 2.0
-"""How long a subject steps before the next has its turn: the first steps of a turn find the caches cold."""
+TURN_SECONDS, TURN_STEPS = 2.0, 5
+"""How long, and how many steps at least, a subject has its turn: the first steps of it find the caches cold."""
 
 
 class Worker:
@@ -104,7 +104,10 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[flo
 
 def _steps_of_a_turn(worker: Worker) -> int:
     worker.steps(1)
-    return max(1, round(TURN_SECONDS / worker.steps(1)["seconds"]))
+    seconds = worker.steps(1)["seconds"]
+    if seconds > TURN_SECONDS:  # a step is many of them
+        return 1
+    return max(TURN_STEPS, round(TURN_SECONDS / seconds))
 
 
 def main() -> None:
