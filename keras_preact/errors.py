@@ -62,3 +62,19 @@ def check_rate(what: str, value: float) -> float:
     if not 0 <= value < 1:
         raise InputError(f"{what} is {value}; give a probability from 0 up to, but not including, 1")
     return float(value)
+
+
+def check_positive(what: str, value: int) -> int:
+    """Return `value` if it is a whole number of at least 1.
+
+    Raises:
+        InputError: it is not.
+
+    Example:
+
+    >>> check_positive("depth", 6)
+    6
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{what} is {value!r}; give a whole number of at least 1")
+    return value

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import keras
 import numpy as np
 
@@ -119,3 +122,48 @@ def check_data_formats(make, inputs, tolerance):
     first.set_weights(last.get_weights())
     output = array(first(*moved)).transpose(0, 2, 3, 1)
     np.testing.assert_allclose(output, array(expected), rtol=tolerance, atol=tolerance)
+
+
+# ---- stacks --------------------------------------------------------------------------------------------------------
+
+
+def train_stack(stack, images, steps=1):
+    """Take steps of SGD on the stack alone; return the loss before each."""
+    inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
+    model = keras.Model(inputs, stack(inputs))
+    model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=False)
+    target = np.random.default_rng(4).normal(size=images.shape)
+    return [float(model.train_on_batch(images, target)) for _ in range(steps)]
+
+
+def all_weights(stack):
+    return [
+        {name: np.asarray(keras.ops.convert_to_numpy(v), "float64") for name, v in stack.unit_weights(k).items()}
+        for k in range(stack.repeats)
+    ]
+
+
+def assert_equal_stacks(stack, other, images, tolerance):
+    """Outputs in inference and training, then weights and state after a step, of every unit."""
+    np.testing.assert_allclose(array(stack(images)), array(other(images)), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(train_stack(stack, images), train_stack(other, images), rtol=tolerance)
+    for mine, others in zip(all_weights(stack), all_weights(other), strict=True):
+        assert mine.keys() == others.keys()
+        for name in mine:
+            np.testing.assert_allclose(mine[name], others[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+# ---- runs ----------------------------------------------------------------------------------------------------------
+
+
+class StopAfter(keras.callbacks.Callback):
+    """Sends this process a signal after so many steps: Ctrl-C, as seen from inside."""
+
+    def __init__(self, step, number=signal.SIGINT):
+        super().__init__()
+        self.step, self.number, self.done = step, number, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.done += 1
+        if self.done == self.step:
+            os.kill(os.getpid(), self.number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,6 +53,7 @@ class DropPath(keras.layers.Layer):
         self.initial_rate = check_rate("drop_path", rate)
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
+        self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
         constant = keras.initializers.Constant(self.initial_rate)
@@ -210,12 +212,14 @@ def residual_branch(
 
 
 def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: Any) -> int:
-    """Return the multiply-adds, on one image, of the convolutions and dense layers in `layers`, called in order."""
+    """Return the multiply-adds, on one image or sequence, of the products in `layers`, called in order."""
     total, shape = 0, tuple(input_shape)
     for layer in layers:
         if isinstance(layer, keras.layers.Conv2D):
             total += convolution_multiply_adds(layer, shape)
         elif isinstance(layer, keras.layers.Dense):
-            total += layer.kernel.shape[0] * layer.kernel.shape[1]
+            total += math.prod(shape[1:-1]) * layer.kernel.shape[0] * layer.kernel.shape[1]
+        elif hasattr(layer, "multiply_adds"):
+            total += layer.multiply_adds(shape)
         shape = layer.compute_output_shape(shape)
     return total

@@ -6,7 +6,7 @@ tuples and in nothing else; `branches.py` and `units.py` read the tuples and kno
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from keras_preact.errors import check_choice
@@ -72,8 +72,20 @@ PLACEMENTS: dict[str, Placement] = {
 }
 
 
-def get_placement(placement: str | Placement | dict[str, Any]) -> Placement:
-    """Return the placement of that name.
+NORM_PLACEMENTS: dict[str, Placement] = {
+    placement.name: placement
+    for placement in (
+        Placement("pre_norm", "Transformer", first=(NORM,), between=(), stem=(), head=(NORM,)),
+        Placement("post_norm", "Transformer", between=(), after_addition=(NORM,), stem=()),
+        Placement("sandwich", "Transformer", first=(NORM,), between=(), last=(NORM,), stem=(), head=(NORM,)),
+        Placement("no_norm", "Transformer", between=(), stem=()),
+    )
+}
+"""Where a Transformer's sublayers have their normalization: the same data, for another F."""
+
+
+def get_placement(placement: str | Placement | dict[str, Any], known: dict[str, Placement] = PLACEMENTS) -> Placement:
+    """Return the placement of that name among the `known` ones.
 
     A `Placement` (a reader's own variant) is returned as it is; a dictionary, as a saved layer has it, is made one.
 
@@ -91,4 +103,13 @@ def get_placement(placement: str | Placement | dict[str, Any]) -> Placement:
         return Placement(
             **{key: tuple(x) if isinstance(x, list) else x for key, x in placement.items()}  # type: ignore[arg-type]
         )
-    return PLACEMENTS[check_choice("placement", placement, PLACEMENTS)]
+    return known[check_choice("placement", placement, known)]
+
+
+def placement_config(placement: Placement, known: dict[str, Placement] = PLACEMENTS) -> str | dict[str, Any]:
+    """Return what `get_placement` makes the placement of: its name, or its fields where it is a reader's own.
+
+    >>> placement_config(PLACEMENTS["original"])
+    'original'
+    """
+    return placement.name if known.get(placement.name) == placement else asdict(placement)

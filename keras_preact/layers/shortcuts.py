@@ -48,6 +48,7 @@ class Shortcut(keras.layers.Layer):
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.data_format = data_format or keras.config.image_data_format()
+        self.supports_masking = True
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         super().build(x_shape)

@@ -44,7 +44,8 @@ class UnitStack(keras.layers.Layer):
             unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`).
         **kwargs: as in `keras.layers.Layer`. Default dtype policy: the unit's.
 
-    Input and output: what the unit takes and gives, in the compute dtype.
+    Input and output: what the unit takes and gives, in the compute dtype. A mask (Keras's, of sequences) reaches
+    every unit that takes one.
 
     State (moving statistics, random seeds) is each unit's own and changes in training only. Dropout draws anew in
     each unit. An optimizer that looks at a variable as a whole (gradient clipping by variable, LARS) sees a stack
@@ -131,7 +132,8 @@ class UnitStack(keras.layers.Layer):
 
     def _build_stacked(self, input_shape: Any) -> None:
         self._template = template = _Template(self._make_unit(None, self.name), input_shape)
-        varied = {_variable_arguments(template.unit)[argument]: values for argument, values in self.vary.items()}
+        places = _variable_arguments(template.unit)
+        varied = {name: values for argument, values in self.vary.items() for name in places[argument]}
         self.stacked: list[keras.Variable] = []
         for name, variable, initializer in zip(template.names, template.variables, template.initializers, strict=True):
             if name in varied:
@@ -235,13 +237,13 @@ class UnitStack(keras.layers.Layer):
 
     # ---- the units, one after the other -----------------------------------------------------------------------
 
-    def call(self, x: Any, training: bool | None = None) -> Any:
+    def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         if not self.rolled:
-            return self._call_written_out(x, training)
+            return self._call_written_out(x, training, mask)
         template = self._template
         template.unit.trainable = self.trainable  # a frozen batch norm runs in inference mode
         state = template.state if training else []
-        step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training)
+        step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
         # All units' weights in one cast, rather than a cast in each unit.
         values = [
             ops.cast(variable, self.compute_dtype) if autocast else variable.value
@@ -260,20 +262,22 @@ class UnitStack(keras.layers.Layer):
             return _in_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
         return _loop(rematerialized(step) if self.remat == "unit" else step, x, values, self.repeats, specs)
 
-    def _call_written_out(self, x: Any, training: bool | None) -> Any:
+    def _call_written_out(self, x: Any, training: bool | None, mask: Any) -> Any:
         length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
         if not (length and training):
             for unit in self.units:
-                x = _call_unit(unit, x, training)
+                x = _call_unit(unit, x, training, mask)
             return x
         for start in range(0, self.repeats, length):
-            x = self._call_rematerialized(self.units[start : start + length], x, training)
+            x = self._call_rematerialized(self.units[start : start + length], x, training, mask)
         return x
 
-    def _call_rematerialized(self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None) -> Any:
+    def _call_rematerialized(
+        self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None, mask: Any
+    ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
         state = [variable for variable in variables if not variable.trainable]
-        step = _Pure(units, variables, state, training)
+        step = _Pure(units, variables, state, training, mask)
         x, updates, loss = rematerialized(step)(x, [variable.value for variable in variables])
         for variable, update in zip(state, updates, strict=True):
             variable.assign(update)
@@ -281,7 +285,7 @@ class UnitStack(keras.layers.Layer):
             self.add_loss(loss)
         return x
 
-    def activations(self, x: Any, training: bool = False) -> Any:
+    def activations(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         """Return x_0 = x, x_1, …, x_n, the input and the output of every unit, stacked: (n + 1, batch, …).
 
         With `training=True` batch statistics normalize, as in training; no state changes.
@@ -292,7 +296,7 @@ class UnitStack(keras.layers.Layer):
         outputs = [x]
         for unit in self.units if not self.rolled else map(self.unit, range(self.repeats)):
             with keras.StatelessScope():
-                outputs.append(_call_unit(unit, outputs[-1], training))
+                outputs.append(_call_unit(unit, outputs[-1], training, mask))
         return ops.stack(outputs)
 
     # ---- facts ------------------------------------------------------------------------------------------------
@@ -305,7 +309,7 @@ class UnitStack(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
-    def compute_output_spec(self, x: Any, training: bool | None = None) -> Any:
+    def compute_output_spec(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         # Keras would trace the whole loop to learn what is known.
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
@@ -341,8 +345,10 @@ class _Pure:
         variables: Sequence[keras.Variable],
         state: Sequence[keras.Variable],
         training: bool | None,
+        mask: Any,
     ) -> None:
-        self.units, self.variables, self.state, self.training = units, variables, state, training
+        self.units, self.variables, self.state = units, variables, state
+        self.training, self.mask = training, mask
         self.has_losses = False
         """Whether a call has met losses (activity regularization)."""
 
@@ -351,16 +357,18 @@ class _Pure:
             for variable, value in zip(self.variables, values, strict=True):
                 scope.add_update((variable, value))
             for unit in self.units:
-                x = _call_unit(unit, x, self.training)
+                x = _call_unit(unit, x, self.training, self.mask)
             self.has_losses = bool(scope.losses)
             loss = sum((ops.cast(loss, "float32") for loss in scope.losses), ops.zeros((), "float32"))
             return x, [scope.get_current_value(variable) for variable in self.state], loss
 
 
-def _call_unit(unit: keras.layers.Layer, x: Any, training: bool | None) -> Any:
-    if "training" in inspect.signature(unit.call).parameters:
-        return unit(x, training=training)
-    return unit(x)
+def _call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any) -> Any:
+    takes = inspect.signature(unit.call).parameters
+    options = {"training": training} if "training" in takes else {}
+    if "mask" in takes and mask is not None:
+        options["mask"] = mask
+    return unit(x, **options)
 
 
 class _Template:
@@ -384,8 +392,8 @@ class _Template:
         """Which variables the unit uses in its compute dtype: kernels, but not what normalization is made of."""
 
 
-def _variable_arguments(unit: keras.layers.Layer) -> dict[str, str]:
-    """Return the unit's arguments that it keeps in a variable, each with the variable's name."""
+def _variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
+    """Return the unit's arguments that it keeps in variables, each with their names."""
     return getattr(unit, "variable_arguments", {})
 
 

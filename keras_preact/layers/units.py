@@ -1,14 +1,13 @@
-"""The residual unit of Eq. (1) and (2): y = h(x) + F(x), x' = f(y)."""
+"""The residual unit of convolutions: which h, F and f a `ResidualLayer` has."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from typing import Any, ClassVar
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_rate
+from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.branches import (
     EXPANSION,
     DropPath,
@@ -17,8 +16,9 @@ from keras_preact.layers.branches import (
     sequence_multiply_adds,
     weight_layers,
 )
-from keras_preact.layers.placements import PLACEMENTS, Placement, get_placement
+from keras_preact.layers.placements import Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import (
     OptionA,
     Projection,
@@ -32,7 +32,7 @@ SHAPE_CHANGES = ("projection", "option_a")
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class ResidualUnit(keras.layers.Layer):
+class ResidualUnit(ResidualLayer):
     """A residual unit: y = h(x) + F(x) (Eq. 1), then x' = f(y) (Eq. 2).
 
     h is the `shortcut`, F the `block` of convolutions, and the `placement` says where batch norm and ReLU stand
@@ -103,8 +103,8 @@ class ResidualUnit(keras.layers.Layer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.filters = _positive("filters", filters)
-        self.strides = _positive("strides", strides)
+        self.filters = check_positive("filters", filters)
+        self.strides = check_positive("strides", strides)
         self.block = block
         self.placement = get_placement(placement)
         self.shape_change = check_choice("shape_change", shape_change, SHAPE_CHANGES)
@@ -134,8 +134,8 @@ class ResidualUnit(keras.layers.Layer):
         get_shortcut(shortcut)  # a wrong name is refused here, not when the unit is built
         self.shortcut_spec = shortcut
 
-    variable_arguments: ClassVar[dict[str, str]] = {"drop_path": "drop_path/rate"}
-    """Arguments that the unit keeps in a variable: they may differ between the units of a rolled `UnitStack`."""
+    variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"drop_path": ("drop_path/rate",)}
+    """Arguments that the unit keeps in variables: they may differ between the units of a rolled `UnitStack`."""
 
     # ---- the parts, made in `build` because some of them need the input's channels --------------------------------
 
@@ -179,7 +179,7 @@ class ResidualUnit(keras.layers.Layer):
         if self.placement.normalizes_projection:
             norm = {"normalize": self.normalization, "momentum": self.momentum, "epsilon": self.epsilon}
         shortcut = get_shortcut(self.shortcut_spec, name="shortcut", **common)
-        self.reshape: list[keras.layers.Layer] = []
+        self.reshape = []
         if shortcut.changes_shape:
             shortcut = get_shortcut(shortcut, name="shortcut", strides=self.strides, **norm)
         elif self.changes_shape and self.shape_change == "option_a":
@@ -200,39 +200,10 @@ class ResidualUnit(keras.layers.Layer):
         for layer in self.last:
             layer.build(self.compute_output_shape(input_shape))
 
-    # ---- Eq. (1) and (2), and their terms one by one --------------------------------------------------------------
-
     def call(self, x: Any, training: bool | None = None) -> Any:
-        activated = self.preactivate(x)
-        skip = activated if self.shares_preactivation else x
-        return self.after_addition(self.add(skip, self.residual(activated)))
-
-    def preactivate(self, x: Any) -> Any:
-        """Return the placement's first norm and ReLU of x: f̂(x) of Eq. (9), in pre-activation placements."""
-        return _in_order(self.first, x)
-
-    def residual(self, activated: Any) -> Any:
-        """Return F, given the pre-activated input."""
-        return _in_order(self.branch, activated)
-
-    def add(self, skip: Any, residual: Any) -> Any:
-        """Return y = h(x) + F of Eq. (1); `skip` is x, or the shared pre-activation of x."""
-        return self.shortcut(_in_order(self.reshape, skip), residual)
-
-    def after_addition(self, y: Any) -> Any:
-        """Return x' = f(y) of Eq. (2)."""
-        return _in_order(self.last, y)
+        return self.terms(x)[-1]
 
     # ---- facts about the unit ----------------------------------------------------------------------------------
-
-    @property
-    def keeps_identity(self) -> bool:
-        """Whether x' = x + F(x) (Eq. 3): h(x) = x, no shape change, nothing after the addition."""
-        return (
-            self.shortcut.keeps_identity
-            and not (self.changes_shape or (self.shares_preactivation and self.first))
-            and self.placement.identity_after_addition
-        )
 
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of all convolutions of the built unit on one image of `input_shape`."""
@@ -247,13 +218,13 @@ class ResidualUnit(keras.layers.Layer):
         return subsampled_shape(input_shape, self.output_filters, self.strides, self.data_format)
 
     def get_config(self) -> dict[str, Any]:
-        placement, shortcut = self.placement, self.shortcut_spec
+        shortcut = self.shortcut_spec
         return {
             **super().get_config(),
             "filters": self.filters,
             "block": self.block,
             "strides": self.strides,
-            "placement": placement.name if PLACEMENTS.get(placement.name) == placement else asdict(placement),
+            "placement": placement_config(self.placement),
             "shortcut": keras.saving.serialize_keras_object(shortcut) if isinstance(shortcut, Shortcut) else shortcut,
             "shape_change": self.shape_change,
             "preactivation": self.preactivation,
@@ -268,18 +239,6 @@ class ResidualUnit(keras.layers.Layer):
             "zero_init_residual": self.zero_init_residual,
             "data_format": self.data_format,
         }
-
-
-def _in_order(layers: list[keras.layers.Layer], x: Any) -> Any:
-    for layer in layers:
-        x = layer(x)
-    return x
-
-
-def _positive(what: str, value: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{what} is {value!r}; give a whole number of at least 1")
-    return value
 
 
 class _NamedUnit(ResidualUnit):

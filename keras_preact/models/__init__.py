@@ -25,9 +25,27 @@ from keras_preact.models.imagenet import (
 )
 from keras_preact.models.resnet import feature_maps, multiply_adds
 from keras_preact.models.rolling import roll, unroll
+from keras_preact.models.transformer import (
+    Classification,
+    Forecast,
+    NextToken,
+    Patches,
+    Series,
+    Tokens,
+    postnorm_transformer,
+    prenorm_transformer,
+    transformer,
+)
 
 __all__ = [
     "NETWORKS",
+    "TRANSFORMERS",
+    "Classification",
+    "Forecast",
+    "NextToken",
+    "Patches",
+    "Series",
+    "Tokens",
     "cifar_resnet",
     "cifar_units",
     "feature_maps",
@@ -41,13 +59,16 @@ __all__ = [
     "postact_resnet101",
     "postact_resnet152",
     "postact_resnet200",
+    "postnorm_transformer",
     "preact_resnet18",
     "preact_resnet34",
     "preact_resnet50",
     "preact_resnet101",
     "preact_resnet152",
     "preact_resnet200",
+    "prenorm_transformer",
     "roll",
+    "transformer",
     "unroll",
 ]
 
@@ -68,13 +89,18 @@ NETWORKS: dict[str, Callable[..., keras.Model]] = {
         postact_resnet101,
         postact_resnet152,
         postact_resnet200,
+        transformer,
+        prenorm_transformer,
+        postnorm_transformer,
     )
 }
 """Every network by the name that the command line and run.json use."""
+TRANSFORMERS = ("transformer", "prenorm_transformer", "postnorm_transformer")
+"""Those that take sequences, and images as patches."""
 
 
 def get_network(name: str) -> Callable[..., Any]:
-    """Return the function that builds the network of that name.
+    """Return the function that builds the network of that name; a hyphen stands for an underscore too.
 
     Raises:
         InputError: there is no such network.
@@ -82,4 +108,4 @@ def get_network(name: str) -> Callable[..., Any]:
     >>> get_network("preact_resnet50").__name__
     'preact_resnet50'
     """
-    return NETWORKS[check_choice("network", name, NETWORKS)]
+    return NETWORKS[check_choice("network", name.replace("-", "_"), NETWORKS)]

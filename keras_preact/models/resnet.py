@@ -161,7 +161,15 @@ def _stages(network: Network, x: Any, dtype: Any) -> Any:
             options["preactivation"] = "none" if network.stem.max_pool else "shared"
         x = unit(**options, drop_path=first, name=f"stage{number}_unit01")(x)
         strided = rest.pop() if stage.last_strides > 1 else None
-        x = _equal_units(network, number, partial(unit, dilation=stage.dilation), rest, x)
+        x = equal_units(
+            partial(unit, dilation=stage.dilation),
+            rest,
+            x,
+            rolled=network.rolled,
+            remat=network.remat,
+            stack=f"stage{number}_stack",
+            names=[f"stage{number}_unit{k:02d}" for k in range(2, 2 + len(rest))],
+        )
         if strided is not None:
             # The width is right already: of the shortcut only the subsampling is left.
             last = partial(unit, strides=stage.last_strides, shape_change="option_a", preactivation="branch")
@@ -169,15 +177,32 @@ def _stages(network: Network, x: Any, dtype: Any) -> Any:
     return x
 
 
-def _equal_units(network: Network, stage: int, unit: Callable[..., ResidualUnit], rates: list[float], x: Any) -> Any:
-    """Call the units of a stage that follow the first, one by drop-path rate: as one stack, or one by one."""
-    rolled = default_rolled(len(rates)) if network.rolled is None else network.rolled
-    if rates and (rolled or network.remat):
-        vary = {"drop_path": rates} if network.drop_path else None
-        template = unit(drop_path=rates[-1])
-        return UnitStack(template, len(rates), rolled, network.remat, vary, name=f"stage{stage}_stack")(x)
-    for k, rate in enumerate(rates, start=2):
-        x = unit(drop_path=rate, name=f"stage{stage}_unit{k:02d}")(x)
+def equal_units(
+    unit: Callable[..., keras.layers.Layer],
+    rates: Sequence[float],
+    x: Any,
+    *,
+    rolled: bool | None,
+    remat: bool | str,
+    stack: str,
+    names: Sequence[str],
+) -> Any:
+    """Call equal units one after the other, as one stack or one by one.
+
+    Args:
+        unit: makes a unit, given its `drop_path` and its `name`.
+        rates: drop-path probability of each unit.
+        x: what the first is called on.
+        rolled, remat: of the stack; see `UnitStack`.
+        stack: name of the stack.
+        names: of the units, where they stand one by one.
+    """
+    rolls = default_rolled(len(rates)) if rolled is None else rolled
+    if rates and (rolls or remat):
+        vary = {"drop_path": rates} if rates[-1] else None
+        return UnitStack(unit(drop_path=rates[-1]), len(rates), rolls, remat, vary, name=stack)(x)
+    for rate, name in zip(rates, names, strict=True):
+        x = unit(drop_path=rate, name=name)(x)
     return x
 
 
@@ -281,7 +306,7 @@ def multiply_adds(model: keras.Model) -> int:
 def layer_multiply_adds(layer: keras.layers.Layer) -> int:
     """Return the multiply-adds of one layer of a functional model on one image; 0 for layers without a product."""
     if units_in(layer):
-        return layer.multiply_adds(layer.input.shape)
+        return layer.multiply_adds(input_of(layer).shape)
     if isinstance(layer, Shortcut):  # in a folded network
         return layer.multiply_adds(layer.input[0].shape)
     if not isinstance(layer, (keras.layers.Conv2D, keras.layers.Dense)):
@@ -289,9 +314,21 @@ def layer_multiply_adds(layer: keras.layers.Layer) -> int:
     return sequence_multiply_adds([layer], layer.input.shape)
 
 
+def input_of(layer: keras.layers.Layer) -> Any:
+    """Return what a layer of a functional model is called on, without the mask that Keras may have put beside it."""
+    return layer.input[0] if isinstance(layer.input, list) else layer.input
+
+
+def mask_of(layer: keras.layers.Layer) -> list[Any]:
+    """Return the mask that a layer of a functional model is given, as a list of one, or of none."""
+    return layer.input[1:] if isinstance(layer.input, list) else []
+
+
 def units_in(layer: keras.layers.Layer) -> int:
-    """Return how many residual units a layer of a network is: 1, those of a stack, or 0 for other layers."""
-    return layer.repeats if isinstance(layer, UnitStack) else int(isinstance(layer, ResidualUnit))
+    """Return how many residual units, or blocks of them, a layer is: 1, those of a stack, or 0 for other layers."""
+    if isinstance(layer, UnitStack):
+        return layer.repeats if hasattr(layer.unit_type, "residual_layers") else 0
+    return int(hasattr(layer, "residual_layers"))
 
 
 # ---- checks -------------------------------------------------------------------------------------------------------

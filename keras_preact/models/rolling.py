@@ -10,8 +10,8 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, same_but_for_weights
-from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.resnet import units_in
 
 
@@ -19,7 +19,7 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     """Return the network with each row of equal residual units as one rolled `UnitStack`, weights carried over.
 
     Args:
-        model: a functional Keras model with `ResidualUnit` layers; it is not changed.
+        model: a functional Keras model with `ResidualUnit` or `EncoderBlock` layers; it is not changed.
         remat: of the stacks; see `UnitStack`.
 
     Returns:
@@ -78,7 +78,8 @@ def unroll(model: keras.Model) -> keras.Model:
         stage, before = _stage(layer), count.get(_stage(layer), 0)
         count[stage] = before + units_in(layer)
         if isinstance(layer, UnitStack):
-            names = [f"{stage}_unit{number:02d}" for number in range(before + 1, count[stage] + 1)]
+            word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
+            names = [f"{stage}_{word}{number:02d}" for number in range(before + 1, count[stage] + 1)]
             replacements[layer.name] = _row([layer.unit(k, name) for k, name in enumerate(names)])
     return rewired(model, replacements)
 
@@ -112,11 +113,11 @@ def _row(layers: Sequence[keras.layers.Layer]) -> Callable[[Any], Any]:
     return lambda x: functools.reduce(lambda x, layer: layer(x), layers, x)
 
 
-def _rows(model: keras.Model) -> Iterator[list[ResidualUnit]]:
+def _rows(model: keras.Model) -> Iterator[list[keras.layers.Layer]]:
     """Yield the model's residual units in rows of equal ones that feed each other and nothing else."""
-    row: list[ResidualUnit] = []
+    row: list[keras.layers.Layer] = []
     for layer in model.layers:
-        if not isinstance(layer, ResidualUnit):
+        if isinstance(layer, UnitStack) or not units_in(layer):
             continue
         if row and not _continues(model, row[-1], layer):
             yield row
@@ -126,14 +127,14 @@ def _rows(model: keras.Model) -> Iterator[list[ResidualUnit]]:
         yield row
 
 
-def _continues(model: keras.Model, unit: ResidualUnit, following: ResidualUnit) -> bool:
+def _continues(model: keras.Model, unit: keras.layers.Layer, following: keras.layers.Layer) -> bool:
     # Keras has no public way to ask who uses a layer's output.
     users = [node.operation for node in unit._outbound_nodes]
     is_output = any(unit.output is output for output in model.outputs)
     return (
         users == [following]
         and not is_output
-        and not (unit.changes_shape or following.changes_shape)
+        and not any(part.changes_shape for layer in (unit, following) for part in layer.residual_layers().values())
         and same_but_for_weights(unit, following)
     )
 

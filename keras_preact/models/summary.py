@@ -55,7 +55,8 @@ def summarize(model: keras.Model) -> Summary:
     rows = [_row(name, layers) for name, layers in groups.items()]
     rows.append(_row("total", model.layers, output=_shape(model.output.shape)))
     shape = " × ".join(str(size or "?") for size in model.input_shape[1:])
-    return Summary(f"{model.name}, images of {shape}", tuple(rows))
+    what = "images" if len(model.input_shape) == 4 else "sequences"
+    return Summary(f"{model.name}, {what} of {shape}", tuple(rows))
 
 
 def _row(name: str, layers: list[keras.layers.Layer], output: str | None = None) -> Row:

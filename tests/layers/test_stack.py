@@ -5,7 +5,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from harness import array, check_layer
+from harness import all_weights, array, assert_equal_stacks, check_layer, train_stack
 
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack
@@ -33,40 +33,14 @@ def disturb(stack):
             variable.assign(value + rng.uniform(0.01, 0.1, value.shape))
 
 
-def train(stack, images, steps=1):
-    """Take steps of SGD on the stack alone; return the loss before each."""
-    inputs = keras.Input(images.shape[1:], dtype=images.dtype.name)
-    model = keras.Model(inputs, stack(inputs))
-    model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=False)
-    target = np.random.default_rng(4).normal(size=images.shape)
-    return [float(model.train_on_batch(images, target)) for _ in range(steps)]
-
-
-def all_weights(stack):
-    return [
-        {name: np.asarray(keras.ops.convert_to_numpy(v), "float64") for name, v in stack.unit_weights(k).items()}
-        for k in range(stack.repeats)
-    ]
-
-
-def assert_equal(stack, other, images, tolerance):
-    """Outputs in inference and training, then weights and state after a step, of every unit."""
-    np.testing.assert_allclose(array(stack(images)), array(other(images)), rtol=tolerance, atol=tolerance)
-    np.testing.assert_allclose(train(stack, images), train(other, images), rtol=tolerance)
-    for mine, others in zip(all_weights(stack), all_weights(other), strict=True):
-        assert mine.keys() == others.keys()
-        for name in mine:
-            np.testing.assert_allclose(mine[name], others[name], rtol=tolerance, atol=tolerance, err_msg=name)
-
-
 class TestRolledEqualsWrittenOut:
     @pytest.mark.parametrize("placement", PLACEMENTS)
     def test_every_placement(self, placement, images):
-        assert_equal(*pair(ResidualUnit(16, placement=placement), images), images, 1e-5)
+        assert_equal_stacks(*pair(ResidualUnit(16, placement=placement), images), images, 1e-5)
 
     @pytest.mark.parametrize("shortcut", SHORTCUTS)
     def test_every_shortcut(self, shortcut, images):
-        assert_equal(*pair(ResidualUnit(16, shortcut=shortcut), images), images, 1e-4)
+        assert_equal_stacks(*pair(ResidualUnit(16, shortcut=shortcut), images), images, 1e-4)
 
     @pytest.mark.parametrize("remat", ["none", "unit", "segment"])
     @pytest.mark.parametrize("shortcut", ["identity", "dropout(rate=0.3)"])
@@ -78,9 +52,9 @@ class TestRolledEqualsWrittenOut:
         for k in range(N):
             for stack in (rolled, written_out):
                 stack.set_unit_weights(k, plain.unit_weights(k))
-        train(plain, images, steps=2)
-        train(rolled, images, steps=2)
-        train(written_out, images, steps=2)
+        train_stack(plain, images, steps=2)
+        train_stack(rolled, images, steps=2)
+        train_stack(written_out, images, steps=2)
         for first, second, third in zip(*map(all_weights, (plain, rolled, written_out)), strict=True):
             for name in first:
                 np.testing.assert_allclose(second[name], first[name], rtol=1e-4, atol=1e-4, err_msg=name)
@@ -93,7 +67,7 @@ class TestRolledEqualsWrittenOut:
         try:
             unit = ResidualUnit(16, placement="full_preactivation", dtype="float64")
             stacks = pair(unit, images.astype("float64"), remat=remat)
-            assert_equal(*stacks, images.astype("float64"), 1e-9)
+            assert_equal_stacks(*stacks, images.astype("float64"), 1e-9)
         finally:
             keras.config.set_floatx("float32")
 
@@ -112,7 +86,7 @@ class TestRolledEqualsWrittenOut:
         model = keras.Model(inputs, rolled(inputs))
         model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=True)
         target = np.random.default_rng(4).normal(size=images.shape)
-        np.testing.assert_allclose(model.train_on_batch(images, target), train(written_out, images)[0], rtol=1e-4)
+        np.testing.assert_allclose(model.train_on_batch(images, target), train_stack(written_out, images)[0], rtol=1e-4)
         for mine, others in zip(all_weights(rolled), all_weights(written_out), strict=True):
             for name in mine:
                 np.testing.assert_allclose(mine[name], others[name], rtol=1e-3, atol=1e-4, err_msg=name)
@@ -128,7 +102,7 @@ class TestState:
         """m ← ½ m + ½ batch: one writer a step, recomputed or not, in the first unit, whose input is known."""
         for rolled, remat in itertools.product((True, False), ("none", "unit", "segment")):
             stack = UnitStack(ResidualUnit(16, momentum=0.5), N, rolled=rolled, remat=remat)
-            train(stack, images, steps=3)
+            train_stack(stack, images, steps=3)
             mean = images.mean((0, 1, 2))
             expected = mean * (1 - 0.5**3)  # from 0, three steps toward the batch's mean
             np.testing.assert_allclose(array(stack.unit_weights(0)["norm1/moving_mean"]), expected, atol=1e-6)

@@ -3,13 +3,12 @@
 import dataclasses
 import importlib.util
 import json
-import os
 import signal
 
 import keras
 import numpy as np
 import pytest
-from harness import array
+from harness import StopAfter, array
 
 from keras_preact import InputError
 from keras_preact.data import from_arrays
@@ -19,19 +18,6 @@ from keras_preact.training.trainer import build_model, parts
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
 SIGINT_BEFORE = signal.getsignal(signal.SIGINT)
 CONFIG = RunConfig(options={"depth": 8, "placement": "full_preactivation"}, dataset="tiny", recipe=RECIPE, seed=3)
-
-
-class StopAfter(keras.callbacks.Callback):
-    """Sends this process a signal after so many steps: Ctrl-C, as seen from inside."""
-
-    def __init__(self, step, number=signal.SIGINT):
-        super().__init__()
-        self.step, self.number, self.done = step, number, 0
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.done += 1
-        if self.done == self.step:
-            os.kill(os.getpid(), self.number)
 
 
 def rows_without_time(folder):

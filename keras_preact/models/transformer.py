@@ -1,0 +1,319 @@
+"""Transformer encoders in both orders: tokens, series or image patches in, one of three heads out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_preact.errors import InputError, check_positive
+from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
+from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
+from keras_preact.models.resnet import drop_path_rates, equal_units
+
+EMBEDDING_DEVIATION = 0.02
+"""Standard deviation of the initial embeddings of tokens and positions, as in BERT and GPT-2."""
+
+
+# ---- what comes in ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Sequences of token numbers, int32 (batch, length); 0 is padding, to which nobody attends.
+
+    Attributes:
+        vocabulary: how many numbers there are, 0 among them. Default 256.
+        length: of the sequences. Default 128.
+        padded: whether 0 is padding. Default `True`; `False` makes it a token.
+    """
+
+    vocabulary: int = 256
+    length: int = 128
+    padded: bool = True
+
+    def tensor(self) -> Any:
+        """Return the model's input."""
+        return keras.Input((check_positive("length", self.length),), dtype="int32", name="tokens")
+
+    def embed(self, x: Any, dim: int, dtype: Any) -> Any:
+        """Return a vector a step."""
+        return keras.layers.Embedding(
+            check_positive("vocabulary", self.vocabulary),
+            dim,
+            embeddings_initializer=keras.initializers.RandomNormal(stddev=EMBEDDING_DEVIATION),
+            mask_zero=self.padded,
+            dtype=dtype,
+            name="embedding",
+        )(x)
+
+
+@dataclass(frozen=True)
+class Series:
+    """Time series, float (batch, length, features).
+
+    Attributes:
+        length: number of time steps.
+        features: number of values a step.
+    """
+
+    length: int = 96
+    features: int = 1
+
+    def tensor(self) -> Any:
+        """Return the model's input."""
+        shape = (check_positive("length", self.length), check_positive("features", self.features))
+        return keras.Input(shape, name="series")
+
+    def embed(self, x: Any, dim: int, dtype: Any) -> Any:
+        """Return a vector a step."""
+        return keras.layers.Dense(dim, dtype=dtype, name="embedding")(x)
+
+
+@dataclass(frozen=True)
+class Patches:
+    """Images, float (batch, height, width, channels), cut into square patches: a Vision Transformer.
+
+    Attributes:
+        image_shape: (height, width, channels). Default CIFAR's.
+        size: of a patch, in pixels; divides height and width. Default 4.
+    """
+
+    image_shape: tuple[int, int, int] = (32, 32, 3)
+    size: int = 4
+
+    def tensor(self) -> Any:
+        """Return the model's input."""
+        return keras.Input(self.image_shape, name="images")
+
+    def embed(self, x: Any, dim: int, dtype: Any) -> Any:
+        """Return a vector a patch, row by row."""
+        height, width, _ = self.image_shape
+        size = check_positive("size of a patch", self.size)
+        if height % size or width % size:
+            raise InputError(f"patches of {size} pixels do not divide images of {height}×{width}; choose a divisor")
+        cut = {"strides": size, "data_format": "channels_last", "dtype": dtype, "name": "embedding"}
+        x = keras.layers.Conv2D(dim, size, **cut)(x)
+        return keras.layers.Reshape((height // size * (width // size), dim), dtype=dtype, name="patches")(x)
+
+
+# ---- what comes out -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Classification:
+    """Logits of a whole sequence, from the mean of its steps: (batch, classes), float32.
+
+    Attributes:
+        classes: number of classes. Default 2.
+    """
+
+    classes: int = 2
+    causal = False
+
+    def __call__(self, x: Any) -> Any:
+        x = keras.layers.GlobalAveragePooling1D(dtype=x.dtype, name="avg_pool")(x)
+        return keras.layers.Dense(check_positive("classes", self.classes), dtype="float32", name="logits")(x)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The next values of some features, from the last step: (batch, horizon, targets), float32.
+
+    Attributes:
+        horizon: number of time steps to forecast. Default 24.
+        targets: number of values a step. Default 1.
+    """
+
+    horizon: int = 24
+    targets: int = 1
+    causal = False
+
+    def __call__(self, x: Any) -> Any:
+        shape = (check_positive("horizon", self.horizon), check_positive("targets", self.targets))
+        x = LastStep(dtype=x.dtype, name="last_step")(x)
+        x = keras.layers.Dense(shape[0] * shape[1], dtype="float32", name="values")(x)
+        return keras.layers.Reshape(shape, dtype="float32", name="forecast")(x)
+
+
+@dataclass(frozen=True)
+class NextToken:
+    """Logits of the token that follows each step, from that step and those before it: (batch, length, vocabulary).
+
+    Attributes:
+        vocabulary: how many tokens there are.
+    """
+
+    vocabulary: int = 256
+    causal = True
+
+    def __call__(self, x: Any) -> Any:
+        return keras.layers.Dense(check_positive("vocabulary", self.vocabulary), dtype="float32", name="logits")(x)
+
+
+Inputs = Tokens | Series | Patches
+Head = Classification | Forecast | NextToken
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class LastStep(keras.layers.Layer):
+    """The last step of a sequence: (batch, steps, width) → (batch, width).
+
+    >>> import numpy as np
+    >>> np.array(LastStep()(np.arange(6.0).reshape(1, 3, 2))).tolist()
+    [[4.0, 5.0]]
+    """
+
+    def call(self, x: Any) -> Any:
+        return x[:, -1]
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (input_shape[0], input_shape[2])
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class Positions(keras.layers.Layer):
+    """Adds a learned vector to each step, by its position.
+
+    Input and output: (batch, steps, width); the number of steps is fixed.
+
+    >>> import numpy as np
+    >>> tuple(Positions()(np.zeros((2, 5, 8), "float32")).shape)
+    (2, 5, 8)
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        normal = keras.initializers.RandomNormal(stddev=EMBEDDING_DEVIATION)
+        self.positions = self.add_weight(shape=input_shape[1:], initializer=normal, name="positions")
+        super().build(input_shape)
+
+    def call(self, x: Any) -> Any:
+        return x + ops.convert_to_tensor(self.positions)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+
+# ---- the networks -------------------------------------------------------------------------------------------------
+
+
+def transformer(
+    inputs: Inputs | None = None,
+    head: Head | None = None,
+    *,
+    depth: int = 6,
+    dim: int = 128,
+    heads: int = 4,
+    feed_forward_dim: int | None = None,
+    placement: Any = "pre_norm",
+    shortcut: Any = "identity",
+    activation: Any = "gelu",
+    normalization: str = "layer",
+    epsilon: float = 1e-5,
+    dropout: float = 0.0,
+    drop_path: float = 0.0,
+    gain: float = 1.0,
+    rolled: bool | None = None,
+    remat: bool | str = False,
+    input_tensor: Any = None,
+    dtype: Any = None,
+    name: str | None = None,
+) -> keras.Model:
+    """A Transformer encoder: embedding, positions, equal blocks, the last normalization of pre-norm, a head.
+
+    Args:
+        inputs: `Tokens`, `Series` or `Patches`. Default `Tokens()`: bytes, 128 of them.
+        head: `Classification`, `Forecast` or `NextToken` (whose blocks are causal). Default `Classification()`: two
+            classes.
+        depth: number of blocks. Default 6.
+        dim: width of the residual stream. Default 128.
+        heads: number of attention heads; divides `dim`. Default 4.
+        feed_forward_dim: width of the feed-forward networks' hidden layer. Default 4 × `dim`.
+        placement: `"pre_norm"` (default), `"post_norm"`, `"sandwich"`, `"no_norm"`, or a `Placement`.
+        shortcut, activation, normalization, epsilon, dropout, gain: of the blocks; see `EncoderBlock`.
+        drop_path: probability of leaving out the last block's branches in training; it grows linearly from 0 at the
+            first block. Default 0.
+        rolled: whether the blocks are one layer, `encoder_stack`, that runs one block in a loop over stacked
+            weights; default `None`: where `default_rolled` says so. `False` gives `encoder_block01`, ….
+        remat: what the blocks compute again in the backward pass; see `UnitStack`.
+        input_tensor: a Keras tensor to build on, instead of a new input.
+        dtype: dtype or dtype policy of the layers; default Keras's setting. Heads are float32 always.
+        name: of the model; default for example `"transformer6_pre_norm"`.
+
+    Returns:
+        A functional `keras.Model`; input and output as `inputs` and `head` say.
+
+    Raises:
+        InputError: a number out of its range, an unknown name, heads that do not divide `dim`.
+
+    Example:
+
+    >>> model = transformer(Series(length=48, features=3), Forecast(horizon=12), depth=2, dim=16)
+    >>> model.name, tuple(model.output.shape)
+    ('transformer2_pre_norm', (None, 12, 1))
+    """
+    inputs, head = inputs or Tokens(), head or Classification()
+    placement = get_placement(placement, NORM_PLACEMENTS)
+    x = start = inputs.tensor() if input_tensor is None else input_tensor
+    x = Positions(dtype=dtype, name="positions")(inputs.embed(x, check_positive("dim", dim), dtype))
+    block = partial(
+        EncoderBlock,
+        heads,
+        feed_forward_dim,
+        placement=placement,
+        shortcut=shortcut,
+        causal=head.causal,
+        activation=activation,
+        normalization=normalization,
+        epsilon=epsilon,
+        dropout=dropout,
+        gain=gain,
+        dtype=dtype,
+    )
+    x = equal_units(
+        block,
+        drop_path_rates(drop_path, check_positive("depth", depth)),
+        x,
+        rolled=rolled,
+        remat=remat,
+        stack="encoder_stack",
+        names=[f"encoder_block{k:02d}" for k in range(1, depth + 1)],
+    )
+    if NORM in placement.head:
+        for layer in sequence_normalization(normalization, epsilon, "final_norm", dtype):
+            x = layer(x)
+    sources: Sequence[Any] = [start] if input_tensor is None else keras.utils.get_source_inputs(start)
+    model_inputs = sources[0] if len(sources) == 1 else sources
+    return keras.Model(model_inputs, head(x), name=name or f"transformer{depth}_{placement.name}")
+
+
+def prenorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:
+    """A Transformer encoder in the pre-norm order, x' = x + F(LN(x)), with one more normalization before the head.
+
+    Arguments, result and errors as in `transformer`, without `placement`.
+
+    >>> model = prenorm_transformer(depth=2, dim=16, rolled=False)
+    >>> [layer.name for layer in model.layers]  # doctest: +NORMALIZE_WHITESPACE
+    ['tokens', 'embedding', 'positions', 'encoder_block01', 'encoder_block02', 'final_norm', 'avg_pool', 'logits']
+    """
+    return transformer(inputs, head, placement="pre_norm", **options)
+
+
+def postnorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:
+    """A Transformer encoder in the original order, x' = LN(x + F(x)).
+
+    Arguments, result and errors as in `transformer`, without `placement`.
+
+    >>> model = postnorm_transformer(depth=2, dim=16, rolled=False)
+    >>> model.get_layer("encoder_block02").keeps_identity
+    False
+    """
+    return transformer(inputs, head, placement="post_norm", **options)

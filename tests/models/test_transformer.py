@@ -1,0 +1,141 @@
+"""Transformer networks: inputs, heads, both orders, rolled and not, saved, folded away in nothing."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array, disturb
+
+from keras_preact import InputError
+from keras_preact.layers import NORM_PLACEMENTS, deepnorm
+from keras_preact.models import (
+    Classification,
+    Forecast,
+    NextToken,
+    Patches,
+    Series,
+    Tokens,
+    get_network,
+    multiply_adds,
+    postnorm_transformer,
+    prenorm_transformer,
+    roll,
+    transformer,
+    unroll,
+)
+from keras_preact.models.summary import summarize
+
+SMALL = {"depth": 3, "dim": 16, "heads": 2}
+TOKENS = np.random.default_rng(0).integers(1, 20, size=(4, 12)).astype("int32")
+
+
+def pairs():
+    return [
+        (Tokens(20, 12), Classification(3), TOKENS, (4, 3)),
+        (Tokens(20, 12, padded=False), NextToken(20), TOKENS, (4, 12, 20)),
+        (Series(12, 5), Forecast(6, 2), np.random.default_rng(0).normal(size=(4, 12, 5)).astype("float32"), (4, 6, 2)),
+        (Patches((16, 16, 3), 4), Classification(10), np.ones((4, 16, 16, 3), "float32"), (4, 10)),
+    ]
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("build", [prenorm_transformer, postnorm_transformer])
+@pytest.mark.parametrize(("inputs", "head", "x", "shape"), pairs())
+def test_inputs_and_heads(build, inputs, head, x, shape, rolled, tmp_path):
+    model = build(inputs, head, rolled=rolled, **SMALL)
+    disturb(model)
+    y = array(model(x))
+    assert y.shape == shape
+    assert np.isfinite(y).all()
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(array(keras.models.load_model(tmp_path / "model.keras")(x)), y)
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_heads_are_float32_in_mixed_precision(policy):
+    keras.config.set_dtype_policy(policy)
+    model = prenorm_transformer(Tokens(20, 12), **SMALL)
+    assert model.output.dtype == "float32"
+    assert model.get_layer("encoder_block02").compute_dtype == policy.removeprefix("mixed_")
+
+
+@pytest.mark.parametrize("placement", NORM_PLACEMENTS)
+def test_the_final_norm_is_in_its_place(placement):
+    names = [layer.name for layer in transformer(placement=placement, **SMALL).layers]
+    assert ("final_norm" in names) == (placement in ("pre_norm", "sandwich"))
+
+
+def test_padding_does_not_change_the_classification():
+    model = prenorm_transformer(Tokens(20, 12), rolled=True, **SMALL)
+    short = prenorm_transformer(Tokens(20, 8), rolled=True, **SMALL)
+    padded = TOKENS.copy()
+    padded[:, 8:] = 0
+    for mine, other in zip(short.weights, model.weights, strict=True):
+        mine.assign(array(other)[:8] if "positions" in other.path else other)
+    np.testing.assert_allclose(array(model(padded)), array(short(TOKENS[:, :8])), rtol=1e-5, atol=1e-6)
+
+
+def test_a_language_model_does_not_see_the_future():
+    model = postnorm_transformer(Tokens(20, 12, padded=False), NextToken(20), rolled=True, **SMALL)
+    changed = TOKENS.copy()
+    changed[:, 7] = (changed[:, 7] + 1) % 20
+    before, after = array(model(TOKENS)), array(model(changed))
+    np.testing.assert_array_equal(before[:, :7], after[:, :7])
+    assert (before[:, 7:] != after[:, 7:]).any(axis=-1).all()
+
+
+def test_roll_and_unroll_compute_the_same():
+    model = prenorm_transformer(Tokens(20, 12), Classification(3), rolled=False, **SMALL)
+    disturb(model)
+    padded = TOKENS.copy()
+    padded[1, 5:] = 0
+    rolled = roll(model)
+    assert [layer.name for layer in rolled.layers if "encoder" in layer.name] == ["encoder_stack"]
+    back = unroll(rolled)
+    assert [layer.name for layer in back.layers] == [layer.name for layer in model.layers]
+    for other in (rolled, back):
+        np.testing.assert_allclose(array(other(padded)), array(model(padded)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [deepnorm(3), {"placement": "no_norm", "shortcut": "scaled_residual"}])
+def test_trains(options):
+    """It learns to tell whether a token occurs, in a few steps."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(1, 20, size=(256, 12)).astype("int32")
+    y = (x == 7).any(1).astype("int32")
+    model = transformer(Tokens(20, 12), Classification(2), **SMALL, **options)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(3e-3), loss, jit_compile=False)
+    history = model.fit(x, y, epochs=12, batch_size=64, verbose=0).history["loss"]
+    assert history[-1] < 0.5 * history[0]
+
+
+def test_counts():
+    """By hand: four projections, two products of attention, two of the feed-forward network, and the head."""
+    model = transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, rolled=True)
+    block = 10 * 8 * 8 * 4 + 2 * 10 * 10 * 8 + 2 * 10 * 8 * 32
+    assert multiply_adds(model) == 10 * 3 * 8 + 2 * block + 8 * 2
+    written_out = transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, rolled=False)
+    assert multiply_adds(written_out) == multiply_adds(model)
+    parameters = 3 * 8 + 8 + 10 * 8 + 2 * (4 * 64 + 4 * 8 + 2 * 8 * 32 + 32 + 8 + 4 * 8) + 2 * 8 + 8 * 2 + 2
+    assert model.count_params() == parameters
+    assert summarize(model).rows[-1].parameters == parameters
+
+
+def test_hyphens_are_underscores():
+    assert get_network("prenorm-transformer") is prenorm_transformer
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: transformer(depth=0), "depth is 0"),
+        (lambda: transformer(dim=10, heads=4), "4 heads do not divide a width of 10"),
+        (lambda: transformer(Patches((32, 32, 3), 5)), "patches of 5 pixels do not divide"),
+        (lambda: transformer(Series(0, 1)), "length is 0"),
+        (lambda: transformer(head=Classification(0)), "classes is 0"),
+        (lambda: transformer(placement="original"), "unknown placement 'original'"),
+    ],
+)
+def test_bad_input(make, sentence):
+    with pytest.raises(InputError, match=sentence):
+        make()
