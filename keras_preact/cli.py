@@ -15,6 +15,8 @@ from typing import Any, NoReturn
 from keras_preact.errors import InputError
 
 RUNS = Path("runs")
+RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck"}
+TRANSFORMER_OPTIONS = {"depth", "placement", "shortcut", "dim", "heads", "dropout", "patch"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,7 +61,9 @@ def parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(run=_evaluate)
 
     reproduce = commands.add_parser("reproduce", help="run what is missing of a table of the paper, and print it")
-    reproduce.add_argument("table", metavar="TABLE", help="table1, table2, table3, table5 or extensions")
+    reproduce.add_argument(
+        "table", metavar="TABLE", help="table1, table2, table3, table5, extensions, warmup or initialization"
+    )
     reproduce.add_argument("--budget", default="smoke", help="smoke (minutes, default), cpu (hours) or paper (a GPU)")
     reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows by name (default: all of the budget)")
     reproduce.add_argument("--seeds", type=int, default=1, help="runs a row (default: 1)")
@@ -99,13 +103,21 @@ def parser() -> argparse.ArgumentParser:
 def _add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> None:
     group = to.add_argument_group("network")
     if with_name:
-        group.add_argument("--model", help="cifar_resnet (default), preact_resnet50, postact_resnet18, …")
-    group.add_argument("--depth", type=int, help="weight layers: 6n+2 or 9n+2 for cifar_resnet (default: 20)")
+        group.add_argument(
+            "--model", help="cifar_resnet (default), preact_resnet50, postact_resnet18, prenorm-transformer, …"
+        )
+    group.add_argument(
+        "--depth", type=int, help="weight layers: 6n+2 or 9n+2 for cifar_resnet (default: 20); blocks of a Transformer"
+    )
     group.add_argument("--placement", help="where the activations stand, Table 2 (default: full_preactivation)")
     group.add_argument(
         "--shortcut", help="h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
     )
     group.add_argument("--shape-change", help="projection (default) or option_a, where a unit changes the shape")
+    group.add_argument("--dim", type=int, help="width of a Transformer (default: 128)")
+    group.add_argument("--heads", type=int, help="attention heads of a Transformer (default: 4)")
+    group.add_argument("--dropout", type=float, help="of a Transformer (default: 0)")
+    group.add_argument("--patch", type=int, help="pixels of a Transformer's image patches (default: 4)")
     blocks = group.add_mutually_exclusive_group()
     blocks.add_argument("--bottleneck", action="store_true", default=None, help="bottleneck blocks (depth 9n+2)")
     blocks.add_argument("--basic", action="store_false", dest="bottleneck", help="basic blocks (depth 6n+2)")
@@ -113,7 +125,11 @@ def _add_network_options(to: argparse.ArgumentParser, with_name: bool = True) ->
 
 def _add_data_options(to: argparse.ArgumentParser) -> None:
     group = to.add_argument_group("data")
-    group.add_argument("--dataset", help="bundled (default), folder, or a tensorflow-datasets name such as cifar10")
+    group.add_argument(
+        "--dataset",
+        help="bundled (default), folder, or a tensorflow-datasets name such as cifar10; "
+        "sequences: reviews (a Transformer's default), characters, weather",
+    )
     group.add_argument("--data-dir", help="folder of class folders, or tensorflow-datasets' data_dir")
     group.add_argument("--image-size", type=int, help="pixels, where the images differ in size")
 
@@ -172,9 +188,12 @@ def _train(options: argparse.Namespace) -> None:
         folder = start(config, out, dataset=dataset, callbacks=_progress(config.label, config))
     record = folder.record()
     result = record["result"]
-    columns = ["", "training error %", "test error %", "seconds"]
+    unit = record["data"].get("unit", "%")
+    columns = ["", f"training error {unit}", f"test error {unit}", "seconds"]
     row = [record["model"]["name"], *(f"{result[k]:.2f}" for k in ("train_error", "test_error"))]
     console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
+    for rule, error in record["data"].get("baselines", {}).items():
+        say(f"{rule}: test error {error:.2f} {unit}")
     say(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
 
 
@@ -183,11 +202,14 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     import dataclasses
 
     from keras_preact.data import load_dataset
+    from keras_preact.models import TRANSFORMERS
     from keras_preact.training import RunConfig, default_precision, get_recipe
 
-    name = options.dataset or "bundled"
+    network = (options.model or "cifar_resnet").replace("-", "_")
+    name = options.dataset or ("reviews" if network in TRANSFORMERS else "bundled")
     dataset = load_dataset(name, options.data_dir, options.image_size)
-    recipe = get_recipe(options.recipe or ("demo" if name == "bundled" else "short"))
+    usual = "adam" if network in TRANSFORMERS else "demo" if name == "bundled" else "short"
+    recipe = get_recipe(options.recipe or usual)
     if options.batch_size is not None:
         if options.batch_size < 1:
             raise InputError(f"--batch-size is {options.batch_size}; give at least 1")
@@ -197,7 +219,6 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
         steps = options.epochs * dataset.train.steps_per_epoch(recipe.batch_size)
     if steps is not None:
         recipe = recipe.with_steps(steps)
-    network = options.model or "cifar_resnet"
     return RunConfig(
         network=network,
         options=_network_options(network, options),
@@ -212,15 +233,24 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
 
 def _network_options(network: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return the network's arguments that were given, with the default depth of `cifar_resnet`."""
-    from keras_preact.layers import get_placement, get_shortcut
+    from keras_preact.layers import NORM_PLACEMENTS, get_placement, get_shortcut
+    from keras_preact.models import TRANSFORMERS
 
     given = {
         key: getattr(options, key)
-        for key in ("depth", "placement", "shortcut", "shape_change", "bottleneck")
+        for key in (*RESNET_OPTIONS, *TRANSFORMER_OPTIONS)
         if getattr(options, key) is not None
     }
-    get_placement(given.get("placement", "original"))
     get_shortcut(given.get("shortcut", "identity"))
+    refused = RESNET_OPTIONS - TRANSFORMER_OPTIONS if network in TRANSFORMERS else TRANSFORMER_OPTIONS - RESNET_OPTIONS
+    for key in sorted(refused & given.keys()):
+        raise InputError(f"{network} has no {key.replace('_', ' ')}; drop --{key.replace('_', '-')}")
+    if network in TRANSFORMERS:
+        if network != "transformer" and "placement" in given:
+            raise InputError(f"{network} has its placement in its name; drop --placement, or take --model transformer")
+        get_placement(given.get("placement", "pre_norm"), NORM_PLACEMENTS)
+        return given
+    get_placement(given.get("placement", "original"))
     if network == "cifar_resnet":
         return {"depth": 20, "placement": "full_preactivation", **given}
     fixed = {"depth", "placement", "bottleneck"} if network != "imagenet_resnet" else {"bottleneck"}
@@ -249,8 +279,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         run = folder.open(folder.path / name)
         measured = evaluate(run.path, data_dir=options.data_dir)
         recorded = run.record()["result"]["test_error"]
+        unit = run.record()["data"].get("unit", "%")
         rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
-    console.print(table(["", "test error %, now", "when trained"], rows))
+    console.print(table(["", f"test error {unit}, now", "when trained"], rows))
 
 
 def _reproduce(options: argparse.Namespace) -> None:
@@ -259,7 +290,10 @@ def _reproduce(options: argparse.Namespace) -> None:
     from keras_preact.experiments import BUDGETS, COLUMNS, EXPERIMENTS, Store, cells, lines, plan, run_missing
     from keras_preact.training import default_precision
 
-    experiment = EXPERIMENTS[check_choice("table", options.table, EXPERIMENTS)]
+    if options.table == "initialization":
+        _initialization(options)
+        return
+    experiment = EXPERIMENTS[check_choice("table", options.table, [*EXPERIMENTS, "initialization"])]
     budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)]
     jobs = plan(
         experiment,
@@ -284,6 +318,29 @@ def _reproduce(options: argparse.Namespace) -> None:
     console.print(table(["row", *COLUMNS[2:]], rows, title=experiment.title))
     networks = sorted({f"{line.network} for the paper's {line.row.network}" for line in found})
     say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
+
+
+def _initialization(options: argparse.Namespace) -> None:
+    """Gradient norms of untrained Transformers: no training, so no budget and no rows."""
+    from keras_preact import paper
+    from keras_preact.console import console, say, table
+    from keras_preact.experiments import record_initial_gradients
+    from keras_preact.training import next_free_folder
+
+    out = next_free_folder(options.out, "initialization")
+    found = record_initial_gradients(out, say)
+    rows = [
+        [
+            f"{entry.order.replace('_', '-')}, {depth} blocks",
+            f"{min(norms):.3g} to {max(norms):.3g}",
+            f"{entry.exponent:.2f} ± {entry.standard_error:.2f}",
+            f"{paper.INITIAL_GRADIENT_EXPONENTS[entry.order]:g}",
+        ]
+        for entry in found
+        for depth, norms in entry.norms.items()
+    ]
+    console.print(table(["untrained", "gradient norm", "exponent of depth", "bound"], rows))
+    say(f"Everything is in {out}.")
 
 
 def _results(options: argparse.Namespace) -> None:
@@ -327,14 +384,21 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
     import numpy as np
 
     from keras_preact.data import bundled_cifar10, load_dataset
+    from keras_preact.models import Tokens
     from keras_preact.training import RunConfig, RunFolder
 
     shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
     if Path(options.model).is_dir():
         config = RunConfig.from_dict(RunFolder.open(options.model).record()["config"])
         data = load_dataset(config.dataset, options.data_dir or config.data_dir, config.image_size)
+        if data.task == "forecast":
+            raise InputError(f"{options.model} forecasts numbers; inspect tells classes apart: take a classification")
         images, labels = data.test.batch(np.arange(min(count, len(data.test))))
-        return images, labels, f"{len(labels)} test images of {data.name}"
+        what = "images" if len(shape) == 3 else "sequences"
+        return images, labels, f"{len(labels)} test {what} of {data.name}"
+    if len(shape) == 1:
+        tokens = np.random.default_rng(0).integers(1, Tokens.vocabulary, size=(count, *shape)).astype("int32")
+        return tokens, np.arange(count) % classes, f"{count} sequences of random tokens, and labels at random"
     if None in shape:
         raise InputError(f"the network takes images of any size {shape}; give --image-size, or build it for one")
     if shape == (32, 32, 3) and classes == 10:
@@ -350,7 +414,7 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
 def _model_to_inspect(options: argparse.Namespace) -> Any:
     import keras
 
-    from keras_preact.models import NETWORKS, get_network
+    from keras_preact.models import NETWORKS, TRANSFORMERS, Classification, Patches, get_network
     from keras_preact.training import RunFolder
 
     path = Path(options.model)
@@ -363,7 +427,12 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
         except (ValueError, OSError, TypeError) as error:
             raise InputError(f"{file} cannot be loaded as a Keras model: {str(error).splitlines()[0]}") from None
     network = get_network(options.model)
-    arguments = _network_options(options.model, options)
+    name = options.model.replace("-", "_")
+    arguments = _network_options(name, options)
+    if name in TRANSFORMERS:
+        patch, classes = arguments.pop("patch", None), getattr(options, "classes", None)
+        inputs = None if patch is None else Patches(size=patch)
+        return network(inputs, Classification(classes or Classification.classes), **arguments)
     if getattr(options, "classes", None) is not None:
         arguments["classes"] = options.classes
     if getattr(options, "image_size", None) is not None:

@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from keras_preact.training.tasks import errors
+
 console = Console()
 
 
@@ -19,7 +21,7 @@ class ProgressBar(keras.callbacks.Callback):
     Args:
         name: of the run.
         steps: of the whole run.
-        batch_size: images a step, for the speed shown.
+        batch_size: examples a step, for the speed shown.
     """
 
     def __init__(self, name: str, steps: int, batch_size: int) -> None:
@@ -56,8 +58,9 @@ class ProgressBar(keras.callbacks.Callback):
         now = time.perf_counter()
         speed = (self._done - self._seen[1]) * self.batch_size / (now - self._seen[0])
         self._seen = (now, self._done)
-        train, test = (100 * (1 - logs[key]) for key in ("accuracy", "val_accuracy"))
-        news = f"error: training {train:.1f} %, test {test:.1f} %  ({speed:,.0f} images/s)"
+        unit = " %" if "accuracy" in logs else ""
+        train, test = (f"{error:.{1 if unit else 2}f}{unit}" for error in errors(logs))
+        news = f"error: training {train}, test {test}  ({speed:,.0f} examples/s)"
         self._progress.update(self._task, news=news)
         if not console.is_terminal:
             console.print(f"{self.name}  epoch {epoch + 1}  step {self._done}/{self.steps}  {news}", soft_wrap=True)

@@ -46,11 +46,12 @@ def _figure(alt: str, width: float, height: float) -> Figure:
 # ---- training -----------------------------------------------------------------------------------------------------
 
 
-def curves_figure(runs: Mapping[str, Rows]) -> Figure:
+def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     """Return the figure of training and test error against steps, laid out as in the paper: dashed is training.
 
     Args:
-        runs: rows of metrics.csv (keys `step`, `train_error`, `test_error`, in percent), by name of the run.
+        runs: rows of metrics.csv (keys `step`, `train_error`, `test_error`), by name of the run.
+        unit: of the errors. Default percent.
 
     Example:
 
@@ -59,10 +60,10 @@ def curves_figure(runs: Mapping[str, Rows]) -> Figure:
     >>> [line.get_linestyle() for line in figure.axes[0].get_lines()]
     ['--', '-']
     >>> alt_text(figure)
-    'Error in percent against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
+    'Error (%) against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
     """
     ends = [f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" for name, rows in runs.items()]
-    alt = f"Error in percent against training steps, training dashed, test solid. At the end: {'; '.join(ends)}."
+    alt = f"Error ({unit}) against training steps, training dashed, test solid. At the end: {'; '.join(ends)}."
     figure = _figure(alt, 7.0, 4.4)
     axes = figure.add_subplot()
     highest = 0.0
@@ -73,16 +74,17 @@ def curves_figure(runs: Mapping[str, Rows]) -> Figure:
         axes.plot(steps, train, "--", color=colour, linewidth=1.2, alpha=0.8, label=f"{name}, training")
         axes.plot(steps, test, "-", color=colour, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])
-    axes.set(xlabel="training steps (mini-batches)", ylabel="error (%)", ylim=(0, min(100.0, highest * 1.05 or 1.0)))
+    top = min(100.0, highest * 1.05 or 1.0) if unit == "%" else highest * 1.05
+    axes.set(xlabel="training steps (mini-batches)", ylabel=f"error ({unit})", ylim=(0, top))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     return figure
 
 
-def draw_curves(runs: Mapping[str, Rows], path: str | Path) -> Path:
+def draw_curves(runs: Mapping[str, Rows], path: str | Path, unit: str = "%") -> Path:
     """Write `curves_figure`; return its path."""
-    return draw(curves_figure(runs), path)
+    return draw(curves_figure(runs, unit), path)
 
 
 # ---- propagation --------------------------------------------------------------------------------------------------

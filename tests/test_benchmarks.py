@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and say what they measured."""
 
+import importlib.util
 import inspect
 import json
 import subprocess
@@ -13,7 +14,7 @@ from benchmarks import __main__ as bench
 from benchmarks import report, subjects
 from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.subjects import plain_network
-from keras_preact.models import cifar_resnet
+from keras_preact.models import Classification, Series, cifar_resnet, prenorm_transformer
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,6 +28,19 @@ def test_the_plain_network_is_the_same_network(depth):
     plain, ours = plain_network(depth), cifar_resnet(depth, rolled=False)
     assert sizes(plain) == sizes(ours)
     assert sum(sizes(plain)) == {20: 272_282, 164: 1_703_258}[depth]
+
+
+ENCODER = {"depth": 2, "dim": 16, "heads": 2, "length": 8}
+
+
+def test_the_encoders_of_others_have_the_same_parameters():
+    model = prenorm_transformer(Series(8, 16), Classification(10), depth=2, dim=16, heads=2)
+    counts = []
+    if importlib.util.find_spec("keras_hub"):
+        counts.append(subjects.keras_hub_network(**ENCODER).count_params())
+    if importlib.util.find_spec("torch"):
+        counts.append(sum(parameter.numel() for parameter in subjects.torch_encoder(**ENCODER).parameters()))
+    assert counts == [model.count_params()] * len(counts)
 
 
 def test_it_lists_its_comparisons():
@@ -53,7 +67,9 @@ def test_a_worker_that_fails_says_how():
 def results(**comparisons):
     hardware = {"cores": 2, "processor": "P", "memory_gib": 1, "accelerators": []}
     environment = {"hardware": hardware, "versions": {"keras": "3"}, "commit": None}
-    entries = {name: {"rounds": 3, "images": 8, "values": values} for name, values in comparisons.items()}
+    entries = {
+        name: {"commit": None, "rounds": 3, "images": 8, "values": values} for name, values in comparisons.items()
+    }
     return {"environment": environment, "comparisons": entries}
 
 
@@ -74,14 +90,14 @@ def test_a_claim_takes_the_best_of_the_others_and_says_whether_it_holds():
 
 
 def test_every_claim_is_about_something_that_is_measured():
-    known = {c.name: {s.name for s in c.subjects} for c in comparisons("mixed_bfloat16", torch=True)}
+    known = {c.name: {s.name for s in c.subjects} for c in comparisons("mixed_bfloat16", torch=True, hub=True)}
     for claim in (*report.CLAIMS, *(ratio for default in report.DEFAULTS for ratio in default.ratios)):
         assert set(claim.over.split(" | ")) <= known[claim.comparison]
         assert set(claim.under.split(" | ")) <= known[claim.under_comparison or claim.comparison]
 
 
 def test_every_subject_can_be_called_as_it_is_compared():
-    for comparison in comparisons("float32", torch=True):
+    for comparison in comparisons("float32", torch=True, hub=True):
         for subject in comparison.subjects:
             inspect.signature(getattr(subjects, subject.function)).bind(**subject.arguments)
 

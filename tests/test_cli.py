@@ -105,6 +105,35 @@ def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):
     assert "3 test images of" in (here / "report" / "inspection.html").read_text()
 
 
+TRANSFORMER = ["--depth", "1", "--dim", "8", "--heads", "2", "--steps", "3"]
+
+
+def test_a_transformer_is_trained_on_reviews_and_told_what_a_bag_of_words_reaches(here, capsys):
+    assert main(["train", "--model", "prenorm-transformer", *TRANSFORMER, "--out", "run"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"bag of words \(naive Bayes\): test error 2\d\.\d\d %", printed)
+    assert main(["evaluate", "run"]) == 0
+    assert main(["info", "run"]) == 0
+    assert "sequences of 40" in capsys.readouterr().out
+    assert main(["inspect", "run", "--images", "4"]) == 0
+    assert "nothing on the identity path" in capsys.readouterr().out
+
+
+def test_a_forecast_has_its_unit(here, capsys):
+    arguments = ["train", "--model", "postnorm-transformer", "--dataset", "weather", *TRANSFORMER, "--out", "run"]
+    assert main(arguments) == 0
+    assert "test error °C" in capsys.readouterr().out
+    assert main(["inspect", "run"]) == 2
+    assert "forecasts numbers" in capsys.readouterr().err
+
+
+def test_a_transformer_by_name_is_described_and_inspected(here, capsys):
+    assert main(["info", "transformer", "--depth", "2", "--placement", "sandwich", "--patch", "8"]) == 0
+    assert "transformer2_sandwich, images of 32 × 32 × 3" in capsys.readouterr().out
+    assert main(["inspect", "postnorm_transformer", "--depth", "2", "--dim", "16", "--images", "4"]) == 0
+    assert "after the addition: LayerNormalization" in capsys.readouterr().out
+
+
 def test_reproduce_lists_what_is_missing(here, capsys):
     assert main(["reproduce", "table2", "--budget", "cpu", "--list", "--seeds", "2"]) == 0
     printed = text(capsys)
@@ -133,7 +162,7 @@ REFUSED = {
     "shortcut": (["train", "--shortcut", "identiti"], "known: identity, "),
     "shortcut's argument": (["train", "--shortcut", "dropout(0.5"], "shortcut"),
     "network": (["train", "--model", "resnet51"], "known: "),
-    "recipe": (["train", "--recipe", "fast"], "known: paper, imagenet, short, demo"),
+    "recipe": (["train", "--recipe", "fast"], "known: paper, imagenet, short, adam, demo"),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
     "steps": (["train", "--steps", "0"], "give at least 1"),
     "epochs": (["train", "--epochs", "-1"], "give at least 1"),
@@ -150,7 +179,18 @@ REFUSED = {
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has its depth in its name"),
     "model": (["info", "nowhere.keras"], "known: "),
-    "table": (["reproduce", "table9"], "known: table1, table2, table3, table5, extensions"),
+    "table": (["reproduce", "table9"], "known: table1, table2, table3, table5, extensions, warmup, initialization"),
+    "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),
+    "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; drop --dim"),
+    "order by name and by option": (
+        ["train", "--model", "prenorm-transformer", "--placement", "post_norm"],
+        "take --model transformer",
+    ),
+    "sequences for a ResNet": (
+        ["train", "--dataset", "reviews"],
+        "cifar_resnet takes images, and reviews has sequences",
+    ),
+    "heads": (["train", "--model", "prenorm-transformer", "--dim", "10"], "4 heads do not divide a width of 10"),
     "budget": (["reproduce", "table1", "--budget", "gpu"], "known: smoke, cpu, paper"),
     "row": (["reproduce", "table1", "--rows", "orignal"], "did you mean 'original'"),
     "row of another budget": (

@@ -37,6 +37,8 @@ def test_layers(tmp_path):
     run_on_jax(*files, tmp_path=tmp_path)
     run_on_jax("tests/layers/test_units.py", "-k", "not harness", tmp_path=tmp_path)
     run_on_jax("tests/layers/test_stack.py", "-k", "closed_form or from_units or frozen", tmp_path=tmp_path)
+    chosen = "numpy or past_output or padding or travel or rolled_equals"
+    run_on_jax("tests/layers/test_transformer.py", "-k", chosen, tmp_path=tmp_path)
 
 
 def test_analysis(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -12,8 +12,9 @@ from keras import ops
 
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.errors import InputError
+from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack
-from keras_preact.layers.units import ResidualUnit
+from keras_preact.models.resnet import input_of, mask_of, units_in
 from keras_preact.models.rolling import check_functional
 
 
@@ -22,14 +23,16 @@ class Link:
     """One unit of a chain, as functions of its input that change nothing: no moving average, no random state.
 
     Attributes:
-        name: `stage2_unit07`.
+        name: `stage2_unit07`, or of a Transformer `block07_attention`.
         unit: the layer: of the model itself, or a copy of a stack's unit.
         stage: number of the row of units of one shape that it belongs to, from 1.
+        mask: what of a sequence is no padding; bool (batch, steps), or `None`.
     """
 
     name: str
-    unit: ResidualUnit
+    unit: ResidualLayer
     stage: int
+    mask: Any = None
 
     @property
     def passes_x_on(self) -> bool:
@@ -45,16 +48,7 @@ class Link:
 
     def terms(self, x: Any, training: bool = False) -> Terms:
         """Return the terms of Eq. (1) and (2), given x_l."""
-        unit = self.unit
-
-        def compute(x: Any) -> tuple[Any, ...]:
-            activated = unit.preactivate(x)
-            skip = activated if unit.shares_preactivation else x
-            residual = unit.residual(activated)
-            y = unit.add(skip, residual)
-            return skip, residual, y, unit.after_addition(y)
-
-        return Terms(*undisturbed(compute, x, training))
+        return Terms(*undisturbed(lambda x: self.unit.terms(x, self.mask), x, training))
 
     def along_shortcut(self, x: Any, residual: Any, training: bool = False) -> Any:
         """Return x_{l+1}, given x_l, with F held at a value: only h and f depend on x_l.
@@ -74,7 +68,7 @@ class Link:
         unit = self.unit
 
         def compute(x: Any) -> Any:
-            return unit.after_addition(unit.add(skip, unit.residual(unit.preactivate(x))))
+            return unit.after_addition(unit.add(skip, unit.residual(unit.preactivate(x), self.mask)))
 
         return undisturbed(compute, x, training)
 
@@ -140,37 +134,52 @@ class Chain:
             InputError: not a functional model, one without residual units, or with something between them.
         """
         check_functional(model, "analyzed")
-        layers = [layer for layer in model.layers if _holds_units(layer)]
+        layers = [layer for layer in model.layers if units_in(layer)]
         if not layers:
             raise InputError(
                 f"{model.name} has no residual units of this package; "
                 "check_identity_path looks at networks of other layers"
             )
         for before, after in itertools.pairwise(layers):
-            if after.input is not before.output:
+            if input_of(after) is not before.output:
                 raise InputError(f"something stands between {before.name} and {after.name}; units must form a chain")
-        first, last = layers[0].input, layers[-1].output
+        first, last, mask = input_of(layers[0]), layers[-1].output, mask_of(layers[0])
         return cls(
             model.name,
             tuple(_links(layers)),
-            None if any(first is tensor for tensor in model.inputs) else keras.Model(model.inputs, first),
-            None if any(last is tensor for tensor in model.outputs) else keras.Model(last, model.outputs[0]),
+            None if any(first is x for x in model.inputs) else keras.Model(model.inputs, [first, *mask]),
+            None if any(last is y for y in model.outputs) else keras.Model([last, *mask], model.outputs[0]),
         )
 
-    def before(self, images: Any, training: bool = False) -> Any:
-        """Return x_1, the input of the first unit, given the model's input."""
-        x = ops.convert_to_tensor(images)
+    def start(self, inputs: Any, training: bool = False) -> tuple[Chain, Any]:
+        """Return the chain as it treats these inputs, with their mask where they are padded, and x_1 of the first unit.
+
+        Args:
+            inputs: of the model.
+            training: whether batch norm uses the batch's statistics.
+        """
+        x, mask = ops.convert_to_tensor(inputs), None
         if self._before is not None:
-            x = undisturbed(self._before, x, training)
-        return ops.cast(x, self.links[0].unit.compute_dtype)
+            outputs = undisturbed(self._before, x, training)  # Keras makes one tensor of a list of one
+            x, *masks = outputs if isinstance(outputs, list) else [outputs]
+            mask = masks[0] if masks else None
+        links = tuple(replace(link, mask=mask) for link in self.links)
+        return replace(self, links=links), ops.cast(x, links[0].unit.compute_dtype)
 
     def after(self, x: Any, training: bool = False) -> Any:
         """Return the model's output, given that of the last unit."""
-        return x if self._after is None else undisturbed(self._after, x, training)
+        if self._after is None:
+            return x
+        mask, after = self.links[-1].mask, self._after
 
-    def passes(self, images: Any, training: bool = False) -> Iterator[Pass]:
-        """Yield each unit with its input x_l and its terms, in order."""
-        x = self.before(images, training)
+        def compute(x: Any) -> Any:
+            # `call`, because Keras puts the mask on x as well, and would warn that a model does not take it so.
+            return after.call([x] if mask is None else [x, mask], training=training)
+
+        return undisturbed(compute, x, training)
+
+    def passes(self, x: Any, training: bool = False) -> Iterator[Pass]:
+        """Yield each unit with its input x_l and its terms, in order, given x_1."""
         for link in self.links:
             terms = link.terms(x, training)
             yield link, x, terms
@@ -181,21 +190,18 @@ Pass = tuple[Link, Any, Terms]
 """A unit, its input x_l, and what it computes of it."""
 
 
-def _holds_units(layer: keras.layers.Layer) -> bool:
-    return isinstance(layer, ResidualUnit) or (
-        isinstance(layer, UnitStack) and issubclass(layer.unit_type, ResidualUnit)
-    )
-
-
 def _links(layers: Sequence[keras.layers.Layer]) -> Iterator[Link]:
     stage, number = 0, 0
     for layer in layers:
-        units = [layer] if isinstance(layer, ResidualUnit) else [layer.unit(k) for k in range(layer.repeats)]
-        for unit in units:
-            if unit.changes_shape or not stage:
+        blocks = [layer.unit(k) for k in range(layer.repeats)] if isinstance(layer, UnitStack) else [layer]
+        for block in blocks:
+            units = block.residual_layers()
+            if any(unit.changes_shape for unit in units.values()) or not stage:
                 stage, number = stage + 1, 0
             number += 1
-            yield Link(f"stage{stage}_unit{number:02d}", unit, stage)
+            name = f"stage{stage}_unit{number:02d}" if isinstance(block, ResidualLayer) else f"block{number:02d}"
+            for suffix, unit in units.items():
+                yield Link(name + suffix, unit, stage)
 
 
 def undisturbed(function: Callable[[Any], Any], x: Any, training: bool) -> Any:
@@ -211,6 +217,7 @@ class _Part(keras.layers.Layer):
     def __init__(self, function: Callable[[Any], Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.function = function
+        self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
         self.built = True

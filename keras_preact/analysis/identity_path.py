@@ -13,9 +13,11 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import ConstantScaling, ConvShortcut, DropoutShortcut
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import ResidualUnit
+from keras_preact.models.resnet import units_in
 from keras_preact.models.rolling import check_functional, is_functional
 
 NORMALIZATION, ACTIVATION, WEIGHTS, SCALING, DROPOUT, SHAPE = (
@@ -108,13 +110,16 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
 
 @dataclass(frozen=True)
 class _Sum:
-    """An addition of a residual: the tensor before the split, the sum, and what stands on the shortcut."""
+    """An addition of a residual: the tensor before the split, the sum, and what stands on the shortcut.
+
+    `split` is `None` where a layer of this package has begun with another unit before this one.
+    """
 
     name: str
     split: Any
     output: Any
     shortcut: tuple[Any, ...]
-    layer: ResidualUnit | None = None
+    layer: ResidualLayer | None = None
 
 
 def _units(model: keras.Model) -> Iterator[UnitPath]:
@@ -125,7 +130,7 @@ def _units(model: keras.Model) -> Iterator[UnitPath]:
             yield from _units(operation)
             continue
         for found in graph.sums(operation):
-            before = graph.operations_after_last(found.split, sums)
+            before = [] if found.split is None else graph.operations_after_last(found.split, sums)
             yield _judge(found, before)
             sums[id(found.output)] = found
 
@@ -145,10 +150,10 @@ class _Graph:
             if node.operation is not operation:
                 continue
             tensors, output = node.input_tensors, node.outputs[0]
-            if isinstance(operation, ResidualUnit):
-                yield _Sum(operation.name, tensors[0], output, (), operation)
-            elif isinstance(operation, UnitStack) and issubclass(operation.unit_type, ResidualUnit):
-                yield _Sum(operation.name, tensors[0], output, (), operation.unit(0))
+            if units_in(operation):
+                block = operation.unit(0) if isinstance(operation, UnitStack) else operation
+                for number, (suffix, unit) in enumerate(block.residual_layers().items()):
+                    yield _Sum(operation.name + suffix, None if number else tensors[0], output, (), unit)
             elif type(operation).__name__ == "Add" and len(tensors) == 2:
                 found = self._residual(operation.name, tensors, output)
                 if found is not None:
@@ -230,7 +235,7 @@ def _before_split(operations: list[Any]) -> Iterator[str]:
         yield f"{names} drops values of the sum before the split"
 
 
-def _judge_unit(found: _Sum, unit: ResidualUnit, before: list[Any] | None) -> UnitPath:
+def _judge_unit(found: _Sum, unit: ResidualLayer, before: list[Any] | None) -> UnitPath:
     """The same, for a unit of this package: it says what it has."""
     faults = list(_before_split(before or []))
     shortcut = unit.shortcut
@@ -245,13 +250,17 @@ def _judge_unit(found: _Sum, unit: ResidualUnit, before: list[Any] | None) -> Un
     if unit.shares_preactivation and unit.first and not unit.changes_shape and before is not None:
         faults.append(f"activated shortcut: {_names(unit.first)} stand before the split; give it the sum itself")
     if unit.placement.after_addition:
-        words = ", ".join(_WORDS[operation] for operation in unit.placement.after_addition)
-        faults.append(f"after the addition: {words}; f is not the identity")
+        faults.append(f"after the addition: {_words(unit)}; f is not the identity")
     names = () if shortcut.keeps_identity else (type(shortcut).__name__,)
     return UnitPath(found.name, tuple(map(_name, before or [])), names, tuple(faults))
 
 
-_WORDS = {"norm": "BatchNormalization", "relu": "ReLU"}
+def _words(unit: ResidualLayer) -> str:
+    """Return what stands after the addition, by Keras's names: a `PreActivation` is two layers of those."""
+    if not isinstance(unit, ResidualUnit):
+        return _names(unit.last)
+    words = {"norm": "BatchNormalization", "relu": "ReLU"}
+    return ", ".join(words[operation] for operation in unit.placement.after_addition)
 
 
 def kinds(operations: Iterable[Any]) -> set[str]:

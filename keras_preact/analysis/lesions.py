@@ -38,8 +38,8 @@ def leave_out(model: keras.Model, images: Any, labels: Any) -> list[Lesion]:
     >>> [lesion.unit for lesion in lesions][:3]
     ['none', 'stage1_unit01', 'stage1_unit02']
     """
-    chain = Chain.of(model)
-    passes = list(chain.passes(images))
+    chain, x = Chain.of(model).start(images)
+    passes = list(chain.passes(x))
     lesions = [Lesion("none", 0, _error(chain, passes[-1][2].output, labels))]
     for k, (link, x, terms) in enumerate(passes):
         x = link.along_shortcut(x, ops.zeros_like(terms.residual))
@@ -85,7 +85,7 @@ def swap(
     >>> [(entry.swaps, entry.order_kept) for entry in swapped][0]
     (0, 1.0)
     """
-    chain = Chain.of(model)
+    chain, start = Chain.of(model).start(images)
     rows: dict[int, list[int]] = {}
     for place, link in enumerate(chain.links):
         if not link.unit.changes_shape:
@@ -93,7 +93,7 @@ def swap(
     pairs = [(a, b) for row in rows.values() for i, a in enumerate(row) for b in row[i + 1 :]]
     if not pairs:
         raise InputError(f"{model.name} has no two units of equal shape: there is nothing to swap")
-    rng, start = np.random.default_rng(seed), chain.before(images)
+    rng = np.random.default_rng(seed)
     results = []
     for count in swaps:
         order = list(range(len(chain.links)))
@@ -153,8 +153,8 @@ def path_lengths(
     >>> round(sum(entry.paths for entry in lengths), 9), round(sum(entry.share for entry in lengths), 9)
     (1.0, 1.0)
     """
-    chain = Chain.of(model)
-    passes = list(chain.passes(images, training))
+    chain, x = Chain.of(model).start(images, training)
+    passes = list(chain.passes(x, training))
     end = loss_gradient(chain, passes[-1][2].output, labels, training)
     n, rng = len(passes), np.random.default_rng(seed)
     mean_norms = []

@@ -24,8 +24,8 @@ from keras_preact.analysis.differentiation import vjp
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import RELU
 from keras_preact.layers.preactivation import channel_axis
+from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import ConstantScaling
-from keras_preact.layers.units import ResidualUnit
 
 
 def forward_signal(model: keras.Model, images: Any, training: bool = True) -> list[ForwardSignal]:
@@ -48,7 +48,7 @@ def forward_signal(model: keras.Model, images: Any, training: bool = True) -> li
     ('stage1_unit02', 1.0, 0.0)
     """
     signals = []
-    for link, x, terms in Chain.of(model).passes(images, training):
+    for link, x, terms in _passes(model, images, training):
         h, y = as_float64(link.shortcut_term(terms, training)), as_float64(terms.y)
         along, beside = np.linalg.norm(h), np.linalg.norm(y - h)
         share = float(along / (along + beside)) if along + beside else 1.0
@@ -122,8 +122,8 @@ def gradient_signal(
     >>> signal[-2].direct == signal[-1].norm
     True
     """
-    chain = Chain.of(model)
-    passes = list(chain.passes(images, training))
+    chain, x = Chain.of(model).start(images, training)
+    passes = list(chain.passes(x, training))
     gradient = loss_gradient(chain, passes[-1][2].output, labels, training, loss)
     stage, end, direct = passes[-1][0].stage, gradient, gradient
     signals = [GradientSignal.of("output", stage, gradient, direct, end)]
@@ -206,7 +206,7 @@ def unrolled_sum(model: keras.Model, images: Any, training: bool = True) -> list
     True
     """
     results: list[UnrolledSum] = []
-    for passes in _rows(Chain.of(model).passes(images, training)):
+    for passes in _rows(_passes(model, images, training)):
         end = as_float64(passes[-1][2].output)
         total = np.zeros_like(end)
         row = []
@@ -254,7 +254,7 @@ def scaling_factor(model: keras.Model, images: Any, training: bool = True) -> li
     ('stage1_unit02', 0.81, 0.81)
     """
     results: list[ScalingFactor] = []
-    for passes in _rows(Chain.of(model).passes(images, training)):
+    for passes in _rows(_passes(model, images, training)):
         scales = [_scale(link) for link, _, _ in passes]
         forward, backward = _factors(passes, training)
         for k, (link, _, _) in enumerate(passes):
@@ -313,7 +313,7 @@ def _ratio(tensor: Any, reference: Any) -> float:
     return float(np.vdot(a, b) / np.vdot(b, b))
 
 
-def identity_error(unit: ResidualUnit, x: Any = None) -> float:
+def identity_error(unit: ResidualLayer, x: Any = None) -> float:
     """Return max |x' − x| / max |x| of a built unit with F left out: 0 where h and f are the identity.
 
     Args:
@@ -325,6 +325,7 @@ def identity_error(unit: ResidualUnit, x: Any = None) -> float:
 
     Example:
 
+    >>> from keras_preact.layers import ResidualUnit
     >>> unit, original = ResidualUnit(16), ResidualUnit(16, placement="original")
     >>> for each in (unit, original):
     ...     each.build((None, 8, 8, 16))
@@ -367,7 +368,7 @@ def dead_fraction(model: keras.Model, images: Any, training: bool = False) -> li
     []
     """
     results = []
-    for link, _, terms in Chain.of(model).passes(images, training):
+    for link, _, terms in _passes(model, images, training):
         if link.unit.placement.after_addition[-1:] == (RELU,):
             zero = as_float64(terms.output) == 0
             axes = tuple(axis for axis in range(4) if axis != channel_axis(link.unit.data_format))
@@ -390,6 +391,11 @@ class DeadFraction:
     stage: int
     zeros: float
     channels: float
+
+
+def _passes(model: keras.Model, inputs: Any, training: bool) -> Iterator[Pass]:
+    chain, x = Chain.of(model).start(inputs, training)
+    return chain.passes(x, training)
 
 
 def _rows(passes: Iterable[Pass]) -> Iterator[list[Pass]]:

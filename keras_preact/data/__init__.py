@@ -1,11 +1,20 @@
-"""Data: the bundled images, tensorflow-datasets, folders, arrays; batches; augmentation on the device."""
+"""Data: bundled images and sequences, tensorflow-datasets, folders, arrays; batches; augmentation on the device."""
 
 from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
 from keras_preact.data.batches import TestBatches, TrainBatches, feed
+from keras_preact.data.sequences import (
+    SequenceDataset,
+    SequenceSplit,
+    baselines,
+    bundled_characters,
+    bundled_reviews,
+    bundled_weather,
+)
 from keras_preact.data.sources import (
     ArraySplit,
     FolderSplit,
     ImageDataset,
+    ImageSplit,
     Split,
     bundled_cifar10,
     from_arrays,
@@ -18,12 +27,19 @@ __all__ = [
     "ArraySplit",
     "FolderSplit",
     "ImageDataset",
+    "ImageSplit",
     "PadCropFlip",
     "PerPixelMean",
+    "SequenceDataset",
+    "SequenceSplit",
     "Split",
     "TestBatches",
     "TrainBatches",
+    "baselines",
+    "bundled_characters",
     "bundled_cifar10",
+    "bundled_reviews",
+    "bundled_weather",
     "feed",
     "from_arrays",
     "from_folder",

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.data.sources import Split
+from keras_preact.data.sources import ImageSplit
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -43,8 +43,8 @@ class PerPixelMean(keras.layers.Layer):
         super().build(input_shape)
 
     def adapt(self, images: Any) -> None:
-        """Take the mean over the images, an array (n, height, width, channels) or a `Split`: the training images'."""
-        split_mean = images.mean() if isinstance(images, Split) else np.asarray(images).mean(0, dtype=np.float64)
+        """Take the mean over the images, an array (n, height, width, channels) or an `ImageSplit`."""
+        split_mean = images.mean() if isinstance(images, ImageSplit) else np.asarray(images).mean(0, dtype=np.float64)
         if not self.built:
             self.build((None, *split_mean.shape))
         self.mean.assign(split_mean.astype(np.float32))

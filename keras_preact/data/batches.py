@@ -121,8 +121,8 @@ def feed(batches: Any) -> Any:
         steps = itertools.count() if batches.num_batches is None else range(batches.num_batches)
         return map(batches.__getitem__, steps)
 
-    images = tf.TensorSpec((None, *batches.split.image_shape), tf.uint8)
-    data = tf.data.Dataset.from_generator(generate, output_signature=(images, tf.TensorSpec((None,), tf.int32)))
+    signature = tuple(tf.TensorSpec((None, *shape), dtype) for shape, dtype in batches.split.signature)
+    data = tf.data.Dataset.from_generator(generate, output_signature=signature)
     if batches.num_batches is not None:
         data = data.apply(tf.data.experimental.assert_cardinality(batches.num_batches))
     options = tf.data.Options()

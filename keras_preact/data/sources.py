@@ -25,22 +25,25 @@ TEST_FOLDERS = ("test", "val", "validation")
 
 
 class Split(ABC):
-    """Training or test images with their labels.
+    """Training or test examples: what a network is shown, and what it is to make of it.
 
     Attributes:
-        labels: int32 (n,).
-        image_shape: (height, width, channels).
+        labels: (n, …), what it is to make of each.
     """
 
     labels: np.ndarray
-    image_shape: tuple[int, int, int]
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    @abstractmethod
+    def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
+        """Shape and dtype of one example, and of its label."""
+
     @abstractmethod
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return images uint8 (b, height, width, channels) and labels int32 (b,) at these indices."""
+        """Return the examples and their labels at these indices."""
 
     @abstractmethod
     def update_hash(self, digest: Any) -> None:
@@ -55,8 +58,22 @@ class Split(ABC):
         return TrainBatches(self, batch_size, seed, first_step)
 
     def test_batches(self, batch_size: int) -> Any:
-        """Return every image once, in batches, for `model.evaluate`."""
+        """Return every example once, in batches, for `model.evaluate`."""
         return TestBatches(self, batch_size)
+
+
+class ImageSplit(Split):
+    """Images, uint8, with int32 labels (n,).
+
+    Attributes:
+        image_shape: (height, width, channels).
+    """
+
+    image_shape: tuple[int, int, int]
+
+    @property
+    def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
+        return (self.image_shape, "uint8"), ((), "int32")
 
     def mean(self) -> np.ndarray:
         """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
@@ -66,7 +83,7 @@ class Split(ABC):
         return (total / len(self)).astype(np.float32)
 
 
-class ArraySplit(Split):
+class ArraySplit(ImageSplit):
     """Images in memory.
 
     Args:
@@ -103,7 +120,7 @@ class ArraySplit(Split):
         digest.update(self.labels)
 
 
-class FolderSplit(Split):
+class FolderSplit(ImageSplit):
     """Image files, read when they are needed: the short side brought to `image_size`, the middle cut out.
 
     Args:
@@ -165,9 +182,11 @@ class ImageDataset:
     """
 
     name: str
-    train: Split
-    test: Split
+    train: ImageSplit
+    test: ImageSplit
     class_names: tuple[str, ...]
+    task = "classification"
+    unit = "%"
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -310,11 +329,12 @@ def _images(folder: Path) -> list[Path]:
     return files
 
 
-def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int | None = None) -> ImageDataset:
-    """Return a data set by name.
+def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int | None = None) -> Any:
+    """Return a data set by name: an `ImageDataset` or a `SequenceDataset`.
 
     Args:
-        name: `"bundled"`, `"folder"` (with `data_dir`), or a classification set of tensorflow-datasets.
+        name: `"bundled"`, `"folder"` (with `data_dir`), a classification set of tensorflow-datasets; or the bundled
+            sequences: `"reviews"`, `"characters"`, `"weather"`.
         data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
         image_size: pixels, where the images differ in size.
 
@@ -332,6 +352,10 @@ def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int 
         if data_dir is None:
             raise InputError("--dataset folder needs --data-dir, a folder that holds train/CLASS/ and test/CLASS/")
         return from_folder(data_dir, image_size)
+    from keras_preact.data.sequences import SEQUENCES
+
+    if name in SEQUENCES:
+        return SEQUENCES[name]()
     from keras_preact.data.streams import from_tfds
 
     return from_tfds(name, data_dir, image_size)

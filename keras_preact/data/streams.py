@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preact.data.sources import ArraySplit, ImageDataset, Split, nearest_names
+from keras_preact.data.sources import ArraySplit, ImageDataset, ImageSplit, nearest_names
 from keras_preact.errors import InputError
 
 IN_MEMORY_BYTES = 2 * 2**30
@@ -191,7 +191,7 @@ def _in_memory(builder: Any, split: str) -> ArraySplit:
     return ArraySplit(images, np.concatenate([batch["label"] for batch in batches]))
 
 
-class _Stream(Split):
+class _Stream(ImageSplit):
     """A split that is read, decoded and cropped as it goes; the order is a function of (seed, epoch).
 
     Training images: short side scaled at random (`SCALES`), random crop. Test images: short side scaled to the

@@ -1,6 +1,7 @@
 """The paper's tables as grids of runs; what runs the missing ones; the store of results."""
 
 from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
+from keras_preact.experiments.initialization import InitialGradients, initial_gradients, record_initial_gradients
 from keras_preact.experiments.report import COLUMNS, Line, cells, lines, markdown, write_results
 from keras_preact.experiments.runner import Job, duration, plan, run_missing
 from keras_preact.experiments.store import Run, Store, keep
@@ -11,6 +12,7 @@ __all__ = [
     "EXPERIMENTS",
     "Budget",
     "Experiment",
+    "InitialGradients",
     "Job",
     "Line",
     "Row",
@@ -18,10 +20,12 @@ __all__ = [
     "Store",
     "cells",
     "duration",
+    "initial_gradients",
     "keep",
     "lines",
     "markdown",
     "plan",
+    "record_initial_gradients",
     "run_missing",
     "write_results",
 ]

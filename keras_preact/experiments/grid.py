@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preact import paper
+from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError, check_choice
-from keras_preact.training.recipe import Recipe, get_recipe
+from keras_preact.training.recipe import CosineSchedule, Recipe, get_recipe
 from keras_preact.training.trainer import RunConfig
 
 
@@ -23,6 +24,9 @@ class Row:
         options: further arguments of the network: placement, shortcut, …
         dataset: the data set of the paper's row.
         published: the paper's error, if it has one.
+        builder: the function that builds the network, a name of `keras_preact.models.NETWORKS`.
+        learning_rate: if it differs from the recipe's.
+        warmup: share of the steps in which the learning rate rises from 0, if it differs from the recipe's.
     """
 
     name: str
@@ -31,6 +35,17 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     dataset: str = "cifar10"
     published: paper.Published | None = None
+    builder: str = "cifar_resnet"
+    learning_rate: float | None = None
+    warmup: float | None = None
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        """Return the recipe of this row, given that of its data set."""
+        if self.learning_rate is None or self.warmup is None:
+            return usual
+        schedule = CosineSchedule(self.learning_rate, warmup_steps=round(self.warmup * usual.steps))
+        name = f"{usual.name}-{self.learning_rate:g}-warmup{100 * self.warmup:.0f}"
+        return dataclasses.replace(usual, name=name, schedule=schedule)
 
 
 @dataclass(frozen=True)
@@ -41,11 +56,13 @@ class Experiment:
         name: what the command line takes.
         title: what it is about.
         rows: its networks.
+        failing: what it means that training fails, in words; `Run.fails_above` is the number.
     """
 
     name: str
     title: str
     rows: tuple[Row, ...]
+    failing: str = f"an error above {paper.FAILS_ABOVE:g} %, the paper's criterion"
 
     def select(self, names: list[str] | None) -> tuple[Row, ...]:
         """Return the rows of these names, or all.
@@ -91,12 +108,12 @@ class Budget:
             raise InputError(f"the row {row.name} is not part of the budget {self.name}; take --budget paper")
         dataset = self.datasets[row.dataset]
         return RunConfig(
-            network="imagenet_resnet" if row.dataset == "imagenet" else "cifar_resnet",
+            network=row.builder,
             options={**self.networks[row.network], **row.options},
             dataset=dataset,
-            data_dir=None if dataset == "bundled" else data_dir,
+            data_dir=None if dataset in ("bundled", *SEQUENCES) else data_dir,
             image_size=224 if dataset == "imagenet2012" else None,
-            recipe=self.recipes[dataset],
+            recipe=row.recipe(self.recipes[dataset]),
             precision=precision,
             seed=seed,
         )
@@ -104,6 +121,8 @@ class Budget:
     def network(self, row: Row) -> str:
         """Return the name of the network that stands for the row's."""
         options = self.networks[row.network]
+        if "dim" in options:
+            return f"{options['depth']} blocks of {options['dim']}"
         block = options.get("block") or ("bottleneck" if options.get("bottleneck") else "")
         return f"ResNet-{options['depth']}" + (f", {block}" if block else "")
 
@@ -125,9 +144,11 @@ BUDGETS = {
                 "1001": {"depth": 29, "bottleneck": True},
                 "152": {"depth": 18, "stem": "3x3"},
                 "200": {"depth": 34, "stem": "3x3"},
+                "transformer-12": {"depth": 2, "dim": 32, "heads": 2},
+                "transformer-48": {"depth": 4, "dim": 32, "heads": 2},
             },
-            {"cifar10": "bundled", "imagenet": "bundled"},
-            {"bundled": _shorter("demo", "smoke", 62)},
+            {"cifar10": "bundled", "imagenet": "bundled", "characters": "characters"},
+            {"bundled": _shorter("demo", "smoke", 62), "characters": _shorter("adam", "smoke", 20)},
             judges=False,
         ),
         Budget(
@@ -138,9 +159,14 @@ BUDGETS = {
                 "110-single": {"depth": 32, "block": "single"},
                 "164": {"depth": 29, "bottleneck": True},
                 "1001": {"depth": 56, "bottleneck": True},
+                "transformer-12": {"depth": 12, "dim": 64, "heads": 4},
+                "transformer-48": {"depth": 48, "dim": 64, "heads": 4},
             },
-            {"cifar10": "cifar10", "cifar100": "cifar100"},
-            {name: _shorter("short", "cpu", 3_900) for name in ("cifar10", "cifar100")},
+            {"cifar10": "cifar10", "cifar100": "cifar100", "characters": "characters"},
+            {
+                **{name: _shorter("short", "cpu", 3_900) for name in ("cifar10", "cifar100")},
+                "characters": dataclasses.replace(_shorter("adam", "cpu", 600), batch_size=32),
+            },
         ),
         Budget(
             "paper",
@@ -152,9 +178,16 @@ BUDGETS = {
                 "1001": {"depth": 1001},
                 "152": {"depth": 152},
                 "200": {"depth": 200},
+                "transformer-12": {"depth": 12, "dim": 512, "heads": 8},
+                "transformer-48": {"depth": 48, "dim": 512, "heads": 8},
             },
-            {"cifar10": "cifar10", "cifar100": "cifar100", "imagenet": "imagenet2012"},
-            {"cifar10": get_recipe("paper"), "cifar100": get_recipe("paper"), "imagenet2012": get_recipe("imagenet")},
+            {"cifar10": "cifar10", "cifar100": "cifar100", "imagenet": "imagenet2012", "characters": "characters"},
+            {
+                "cifar10": get_recipe("paper"),
+                "cifar100": get_recipe("paper"),
+                "imagenet2012": get_recipe("imagenet"),
+                "characters": _shorter("adam", "paper", 6_000),
+            },
         ),
     )
 }
@@ -229,6 +262,7 @@ def _table_5() -> Experiment:
             depth,
             {"placement": placement},
             "imagenet",
+            builder="imagenet_resnet",
         )
         for depth in ("152", "200")
         for placement in ("original", "full_preactivation")
@@ -265,6 +299,38 @@ def _extensions() -> Experiment:
     return Experiment("extensions", "what is not in the paper; CIFAR-10", tuple(rows))
 
 
+def _warmup() -> Experiment:
+    """Xiong et al. 2020: in which order does a Transformer need a warm-up of the learning rate?"""
+    grid = [
+        (12, order, rate, warmup)
+        for order in ("post_norm", "pre_norm")
+        for rate in (5e-4, 2e-3, 8e-3)
+        for warmup in (0.0, 0.2)
+    ]
+    grid += [(48, "post_norm", 2e-3, 0.0), (48, "post_norm", 2e-3, 0.2), (48, "pre_norm", 2e-3, 0.0)]
+    rows = [
+        Row(
+            f"{depth}-{order}-{rate:g}-{'warmup' if warmup else 'none'}",
+            f"{depth} blocks, {order.replace('_', '-')}, learning rate {rate:g}, "
+            + (f"warm-up over {100 * warmup:.0f} % of the steps" if warmup else "no warm-up"),
+            f"transformer-{depth}",
+            {"placement": order},
+            "characters",
+            builder="transformer",
+            learning_rate=rate,
+            warmup=warmup,
+        )
+        for depth, order, rate, warmup in grid
+    ]
+    return Experiment(
+        "warmup",
+        "warm-up, learning rate and order of a Transformer; next character of film reviews",
+        tuple(rows),
+        "an error less than a point below that of always naming the most frequent character",
+    )
+
+
 EXPERIMENTS = {
-    experiment.name: experiment for experiment in (_table_1(), _table_2(), _table_3(), _table_5(), _extensions())
+    experiment.name: experiment
+    for experiment in (_table_1(), _table_2(), _table_3(), _table_5(), _extensions(), _warmup())
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ class Line:
         row: of the grid.
         network: what stands for the paper's network in this budget.
         errors: our test errors (%), by seed.
+        fails_above: the error above which training has failed.
     """
 
     row: Row
     network: str
     errors: tuple[float, ...]
+    fails_above: float = paper.FAILS_ABOVE
 
     @property
     def median(self) -> float | None:
@@ -38,7 +41,7 @@ class Line:
         if self.median is None:
             return "not run"
         spread = f" ({min(self.errors):.2f} to {max(self.errors):.2f})" if len(self.errors) > 1 else ""
-        return f"{self.median:.2f}{spread}" + (", fails" if judges and self.median > paper.FAILS_ABOVE else "")
+        return f"{self.median:.2f}{spread}" + (", fails" if judges and self.median > self.fails_above else "")
 
     @property
     def difference(self) -> str:
@@ -55,7 +58,8 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
     for row in rows or experiment.rows:
         if budget.holds(row):
             runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
-            found.append(Line(row, budget.network(row), tuple(run.error for run in runs)))
+            limit = runs[0].fails_above if runs else paper.FAILS_ABOVE
+            found.append(Line(row, budget.network(row), tuple(run.error for run in runs), limit))
     return found
 
 
@@ -84,6 +88,7 @@ def write_results(results: Path) -> Path:
             found = lines(experiment, budget, store)
             if any(line.errors for line in found):
                 parts += [markdown(experiment, budget, found), _figure(experiment, budget, found, results)]
+    parts += [_initialization(path) for path in sorted(results.glob("*/run.json")) if _kind(path) == "initialization"]
     pages = sorted(path.parent.name for path in results.glob("*/bench.json"))
     if pages:
         parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
@@ -92,14 +97,41 @@ def write_results(results: Path) -> Path:
     return page
 
 
+def _kind(path: Path) -> str:
+    return str(json.loads(path.read_text(encoding="utf-8")).get("kind"))
+
+
+def _initialization(path: Path) -> str:
+    """Return the gradient norms of untrained Transformers as Markdown."""
+    found = json.loads(path.read_text(encoding="utf-8"))["result"]
+    depths = list(found[0]["norms"])
+    heads = ["order", *(f"{depth} blocks" for depth in depths), "exponent of depth", "bound"]
+    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for entry in found:
+        norms = [f"{statistics.median(entry['norms'][depth]):.3g}" for depth in depths]
+        fit = f"{entry['exponent']:.2f} ± {entry['standard_error']:.2f}"
+        bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
+        rows.append("| " + " | ".join([entry["order"].replace("_", "-"), *norms, fit, bound]) + " |")
+    text = (
+        "Norm of the gradient of the last feed-forward kernel before training, median over seeds, and the exponent of "
+        "the number of blocks that fits it, with its standard error; the bound is that of Xiong et al. 2020, Theorem 1."
+    )
+    head = f"## Transformers before training ([{path.parent.name}]({path.parent.name}/run.json))"
+    return "\n".join([head, "", text, "", *rows, ""])
+
+
 def _figure(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> str:
     """Draw a table beside the page; return the Markdown that shows it."""
     from keras_preact.plots import alt_text, draw, table_figure
 
     title = f"{experiment.name}, budget {budget.name}"
-    figure = table_figure(found, title, paper.FAILS_ABOVE if budget.judges else None)
+    figure = table_figure(found, title, _limit(found) if budget.judges else None)
     path = draw(figure, results / f"{experiment.name}-{budget.name}.svg")
     return f"![{alt_text(figure)}]({path.name})\n"
+
+
+def _limit(found: Sequence[Line]) -> float:
+    return next(line.fails_above for line in found if line.errors)
 
 
 _HEAD = """# Results of record
@@ -144,6 +176,6 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     """Return a table as Markdown, under its title."""
     rows = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
     rows += ["| " + " | ".join(cells(line, budget)) + " |" for line in found]
-    note = "" if budget.judges else " The errors say nothing but that it runs."
+    note = f" Fails: {experiment.failing}." if budget.judges else " The errors say nothing but that it runs."
     head = f"## {experiment.name}, budget {budget.name}: {experiment.title}"
     return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}", "", *rows, ""])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from keras_preact import paper
 from keras_preact.errors import InputError
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.trainer import RunConfig
@@ -39,6 +40,12 @@ class Run:
     def error(self) -> float:
         """Test error of the last epoch (%)."""
         return float(self.record["result"]["test_error"])
+
+    @property
+    def fails_above(self) -> float:
+        """Test error above which training has failed: the paper's, or a point below that of the poorest simple rule."""
+        rules = self.record.get("data", {}).get("baselines")
+        return max(rules.values()) - 1 if rules else paper.FAILS_ABOVE
 
 
 def identity(config: RunConfig, with_seed: bool = True) -> str:
@@ -121,6 +128,7 @@ def keep(run: RunFolder, results: Path) -> Path:
         if (run.path / name).exists():
             shutil.copyfile(run.path / name, target / name)
     # Where the data lay is nobody's business, and differs from machine to machine.
-    record = run.record()
-    RunFolder(target).update_record(config={**record["config"], "data_dir": None})
+    config = run.record().get("config")
+    if config is not None:
+        RunFolder(target).update_record(config={**config, "data_dir": None})
     return target

@@ -9,21 +9,41 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_preact.data import ImageDataset, PadCropFlip, PerPixelMean, feed, load_dataset
+from keras_preact.data import (
+    ImageDataset,
+    PadCropFlip,
+    PerPixelMean,
+    SequenceDataset,
+    baselines,
+    feed,
+    load_dataset,
+)
 from keras_preact.errors import InputError
-from keras_preact.models import get_network
+from keras_preact.models import (
+    TRANSFORMERS,
+    Classification,
+    Forecast,
+    NextToken,
+    Patches,
+    Series,
+    Tokens,
+    get_network,
+)
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, precision_policy
 from keras_preact.training.recipe import Recipe, get_recipe
 from keras_preact.training.runs import RunFolder, environment
+from keras_preact.training.tasks import TASKS, errors
 
 TEST_BATCH = 250
+Dataset = ImageDataset | SequenceDataset
 
 
 class Interrupted(Exception):
@@ -90,58 +110,90 @@ class RunConfig:
         return "-".join([self.network, *(str(part) for part in parts if part)])
 
 
-def build_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
-    """Build and compile the model of a run: uint8 images in, logits out; mean and augmentation are layers of it.
+def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
+    """Build and compile the model of a run: the data as they are in, logits or a forecast out.
+
+    What is done to the data first (mean, augmentation, standardization) are layers of it.
 
     Args:
         config: of the run.
-        dataset: gives image shape, classes and the per-pixel mean.
+        dataset: gives shapes, classes, and the mean.
 
     Returns:
-        A compiled `keras.Model`: input (batch, height, width, channels) uint8, output (batch, classes) float32.
+        A compiled `keras.Model`: input (batch, height, width, channels) uint8, or sequences as the data set has them;
+        output (batch, classes), (batch, length, vocabulary) or (batch, horizon, targets), float32.
 
     Raises:
-        InputError: the network does not take these options or images.
+        InputError: the network does not take these options or data.
     """
     check_precision(config.precision)
     keras.utils.set_random_seed(config.seed)
-    network = get_network(config.network)
+    task = TASKS[dataset.task]
     with precision_policy(config.precision):
-        images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
-        mean = PerPixelMean(name="per_pixel_mean")
-        x = mean(images)
-        if config.recipe.per_pixel_mean:
-            mean.adapt(dataset.train)
-        if config.recipe.augment:
-            x = PadCropFlip(seed=config.seed, name="augmentation")(x)
         try:
-            model = network(input_tensor=x, classes=dataset.classes, **config.options)
+            model = (
+                _of_sequences(config, dataset) if isinstance(dataset, SequenceDataset) else _of_images(config, dataset)
+            )
         except TypeError as error:
             raise InputError(f"{config.network} does not take these options: {error}") from None
         model.compile(
             config.recipe.optimizer(),
-            _loss(),
-            metrics=[_accuracy()],
+            task.loss(),
+            metrics=[task.metric()],
             jit_compile=compiles_with_xla(),
         )
-        _build_state(model)
+        _build_state(model, dataset)
     return model
 
 
-def _loss() -> keras.losses.Loss:
-    return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
+    images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
+    mean = PerPixelMean(name="per_pixel_mean")
+    x = mean(images)
+    if config.recipe.per_pixel_mean:
+        mean.adapt(dataset.train)
+    if config.recipe.augment:
+        x = PadCropFlip(seed=config.seed, name="augmentation")(x)
+    network, options = get_network(config.network), dict(config.options)
+    if config.network in TRANSFORMERS:
+        inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
+        return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
+    return network(input_tensor=x, classes=dataset.classes, **options)
 
 
-def _accuracy() -> keras.metrics.Metric:
-    return keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+def _of_sequences(config: RunConfig, dataset: SequenceDataset) -> keras.Model:
+    if config.network not in TRANSFORMERS:
+        known = ", ".join(TRANSFORMERS)
+        raise InputError(f"{config.network} takes images, and {dataset.name} has sequences; take one of {known}")
+    network = get_network(config.network)
+    if dataset.task == "forecast":
+        return _forecaster(partial(network, **config.options), dataset)
+    padded = dataset.task == "classification"
+    inputs = Tokens(len(dataset.vocabulary), dataset.length, padded)
+    head = Classification(dataset.classes) if padded else NextToken(len(dataset.vocabulary))
+    return network(inputs, head, **config.options)
 
 
-def _build_state(model: keras.Model) -> None:
+def _forecaster(network: Any, dataset: SequenceDataset) -> keras.Model:
+    """Return the network between a standardization of its inputs and the opposite of one of its outputs."""
+    past, future = dataset.train.sequences, dataset.train.labels
+    mean, variance = past.mean((0, 1), dtype="float64").tolist(), past.var((0, 1), dtype="float64").tolist()
+    inputs = Series(dataset.length, past.shape[-1])
+    series = inputs.tensor()
+    x = keras.layers.Normalization(mean=mean, variance=variance, dtype="float32", name="standardization")(series)
+    inner = network(inputs, Forecast(*future.shape[1:]), input_tensor=x)
+    scale, offset = float(future.std()), float(future.mean())
+    outputs = keras.layers.Rescaling(scale, offset, dtype="float32", name="units")(inner.output)
+    return keras.Model(series, outputs, name=inner.name)
+
+
+def _build_state(model: keras.Model, dataset: Dataset) -> None:
     """Make the variables of optimizer and metrics, which Keras leaves to the first step: checkpoints hold them."""
     model.optimizer.build(model.trainable_variables)
-    labels, logits = keras.ops.zeros((1,), "int32"), keras.ops.zeros((1, model.output_shape[-1]))
-    model.compute_loss(y=labels, y_pred=logits)
-    model.compute_metrics(None, labels, logits)
+    shape, dtype = dataset.train.signature[1]
+    labels, outputs = keras.ops.zeros((1, *shape), dtype), keras.ops.zeros((1, *model.output_shape[1:]))
+    model.compute_loss(y=labels, y_pred=outputs)
+    model.compute_metrics(None, labels, outputs)
     model.reset_metrics()
 
 
@@ -191,15 +243,16 @@ class _Recorder(keras.callbacks.Callback):
         # The rate of the epoch's last step: the schedule is asked for the step before the counter's.
         schedule = _inner(self.model.optimizer)._learning_rate
         rate = schedule(self.step - 1) if callable(schedule) else schedule
+        train_error, test_error = errors(logs)
         self.folder.append_metrics(
             {
                 "epoch": epoch + 1,
                 "step": self.step,
                 "learning_rate": float(keras.ops.convert_to_numpy(rate)),
                 "train_loss": logs["loss"],
-                "train_error": 100 * (1 - logs["accuracy"]),
+                "train_error": train_error,
                 "test_loss": logs["val_loss"],
-                "test_error": 100 * (1 - logs["val_accuracy"]),
+                "test_error": test_error,
                 "seconds": round(self.seconds, 1),
             }
         )
@@ -241,7 +294,7 @@ def _handles_signals(handler: Any) -> Iterator[None]:
 def start(
     config: RunConfig,
     out: str | Path,
-    dataset: ImageDataset | None = None,
+    dataset: Dataset | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> RunFolder:
     """Train from the beginning into a new run folder.
@@ -269,10 +322,7 @@ def start(
         config=config.to_dict(),
         data={
             "name": dataset.name,
-            "classes": dataset.classes,
-            "image_shape": list(dataset.image_shape),
-            "train_images": len(dataset.train),
-            "test_images": len(dataset.test),
+            **_facts(dataset),
             "sha256": dataset.fingerprint(),
         },
         model={
@@ -287,9 +337,29 @@ def start(
     return _fit(config, folder, dataset, model, callbacks)
 
 
+def _facts(dataset: Dataset) -> dict[str, Any]:
+    if isinstance(dataset, SequenceDataset):
+        return {
+            "task": dataset.task,
+            "shape": list(dataset.train.signature[0][0]),
+            "target_shape": list(dataset.train.signature[1][0]),
+            "vocabulary": len(dataset.vocabulary),
+            "train_sequences": len(dataset.train),
+            "test_sequences": len(dataset.test),
+            "unit": dataset.unit,
+            "baselines": baselines(dataset),
+        }
+    return {
+        "classes": dataset.classes,
+        "image_shape": list(dataset.image_shape),
+        "train_images": len(dataset.train),
+        "test_images": len(dataset.test),
+    }
+
+
 def resume(
     path: str | Path,
-    dataset: ImageDataset | None = None,
+    dataset: Dataset | None = None,
     data_dir: str | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
 ) -> RunFolder:
@@ -321,7 +391,7 @@ def resume(
 def _fit(
     config: RunConfig,
     folder: RunFolder,
-    dataset: ImageDataset,
+    dataset: Dataset,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
 ) -> RunFolder:
@@ -402,14 +472,14 @@ def _finish(folder: RunFolder, model: keras.Model, recorder: _Recorder) -> RunFo
     model.save(aside)
     aside.replace(folder.model_path)
     rows = folder.metrics()
-    draw_curves({model.name: rows}, folder.curves_path)
+    draw_curves({model.name: rows}, folder.curves_path, folder.record()["data"].get("unit", "%"))
     last = rows[-1]
     result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
     folder.update_record(status="finished", result=result, seconds=round(recorder.seconds, 1))
     return folder
 
 
-def evaluate(path: str | Path, dataset: ImageDataset | None = None, data_dir: str | None = None) -> dict[str, float]:
+def evaluate(path: str | Path, dataset: Dataset | None = None, data_dir: str | None = None) -> dict[str, float]:
     """Return the test loss and test error (percent) of a run's saved model, measured now.
 
     Args:
@@ -427,10 +497,12 @@ def evaluate(path: str | Path, dataset: ImageDataset | None = None, data_dir: st
     dataset = dataset or load_dataset(config.dataset, data_dir or config.data_dir, config.image_size)
     model = keras.models.load_model(folder.model_path, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
-    if dataset.image_shape != expected:
-        raise InputError(f"the images of {dataset.name} are {dataset.image_shape}, the run's are {expected}")
-    if dataset.classes > classes:
+    what = "sequences" if isinstance(dataset, SequenceDataset) else "images"
+    if (shape := dataset.train.signature[0][0]) != expected:
+        raise InputError(f"the {what} of {dataset.name} are {shape}, the run's are {expected}")
+    if dataset.task == "classification" and dataset.classes > classes:
         raise InputError(f"{dataset.name} has {dataset.classes} classes, the run's network tells {classes} apart")
-    model.compile(loss=_loss(), metrics=[_accuracy()], jit_compile=compiles_with_xla())
-    loss, accuracy = model.evaluate(feed(dataset.test.test_batches(TEST_BATCH)), verbose=0)
-    return {"test_loss": float(loss), "test_error": 100 * (1 - float(accuracy))}
+    task = TASKS[dataset.task]
+    model.compile(loss=task.loss(), metrics=[task.metric()], jit_compile=compiles_with_xla())
+    loss, metric = model.evaluate(feed(dataset.test.test_batches(TEST_BATCH)), verbose=0)
+    return {"test_loss": float(loss), "test_error": task.error(float(metric))}

@@ -60,8 +60,8 @@ def test_the_paths_sum_to_the_gradient():
 
     model = network(8)
     disturb(model)
-    chain = Chain.of(model)
-    passes = list(chain.passes(X, True))
+    chain, start = Chain.of(model).start(X, True)
+    passes = list(chain.passes(start, True))
     upstream = loss_gradient(chain, passes[-1][2].output, Y, True)
     link, x, terms = passes[-1]
     parts = [as_float64(back(x, terms, upstream, True)) for back in (link.direct_gradient, link.branch_gradient)]

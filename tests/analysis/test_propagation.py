@@ -42,8 +42,8 @@ def test_the_chain_computes_what_the_model_computes_and_leaves_it_alone(training
     model = network(rolled=rolled)
     disturb(model)
     before = values(model)
-    chain = Chain.of(model)
-    *_, (_, _, last) = chain.passes(X, training)
+    chain, x = Chain.of(model).start(X, training)
+    *_, (_, _, last) = chain.passes(x, training)
     output = chain.after(last.output, training)
     for old, new in zip(before, values(model), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -74,8 +74,8 @@ def test_gradients_are_those_of_finite_differences():
     model = network(14, dtype="float64", include_top=False, pooling="avg")
     disturb(model)
     images = X.astype("float64")
-    chain = Chain.of(model)
-    passes = list(chain.passes(images, True))
+    chain, start = Chain.of(model).start(images, True)
+    passes = list(chain.passes(start, True))
 
     def loss(labels, output):
         return keras.ops.sum(keras.ops.square(output), axis=1)

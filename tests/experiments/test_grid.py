@@ -31,8 +31,8 @@ def test_the_papers_budget_has_every_row_and_the_papers_training():
     for experiment in EXPERIMENTS.values():
         for row in experiment.rows:
             config = BUDGETS["paper"].config(row, 0, "float32")
-            assert config.recipe.name == ("imagenet" if row.dataset == "imagenet" else "paper")
-            assert str(config.options["depth"]) == row.network.removesuffix("-single")
+            assert config.recipe.name.split("-")[0] == ("imagenet" if row.dataset == "imagenet" else "paper")
+            assert str(config.options["depth"]) == row.network.removesuffix("-single").removeprefix("transformer-")
 
 
 def test_one_folder_name_for_one_run():
@@ -67,3 +67,17 @@ def test_what_is_not_there_is_refused():
     row = EXPERIMENTS["table3"].select(["cifar100-164-original"])[0]
     with pytest.raises(InputError, match="not part of the budget smoke; take --budget paper"):
         BUDGETS["smoke"].config(row, 0, "float32")
+
+
+def test_the_warm_up_grid_differs_in_order_rate_and_warm_up_alone():
+    table, budget = EXPERIMENTS["warmup"], BUDGETS["cpu"]
+    configs = {row.name: budget.config(row, 0, "float32") for row in table.rows}
+    twelve = [config for config in configs.values() if config.options["depth"] == 12]
+    schedules = {(config.recipe.schedule.learning_rate, config.recipe.schedule.warmup_steps) for config in twelve}
+    assert len(twelve) == 12 and len(schedules) == 6
+    assert {config.options["placement"] for config in twelve} == {"pre_norm", "post_norm"}
+    assert {(config.recipe.steps, config.recipe.batch_size, config.dataset) for config in configs.values()} == {
+        (600, 32, "characters")
+    }
+    assert configs["48-post_norm-0.002-none"].recipe.schedule.warmup_steps == 0
+    assert len({folder_name(config) for config in configs.values()}) == len(table.rows)

@@ -51,7 +51,7 @@ def test_recipes_survive_json(name):
 
 
 def test_an_unknown_recipe_is_refused():
-    with pytest.raises(InputError, match="known: paper, imagenet, short, demo"):
+    with pytest.raises(InputError, match="known: paper, imagenet, short, adam, demo"):
         get_recipe("fast")
 
 

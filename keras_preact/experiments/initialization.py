@@ -1,0 +1,137 @@
+"""How the gradient of a Transformer's last weights goes with depth before training: Xiong et al. 2020, Theorem 1.
+
+The setting is the theorem's: one head, W^Q = W^K = 0, Glorot's initialization, ReLU. The data are real: the next
+character of film reviews, named by a network that knows nothing yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.analysis.differentiation import vjp
+from keras_preact.data import bundled_characters
+from keras_preact.errors import InputError
+from keras_preact.models import NextToken, Tokens, transformer
+from keras_preact.training.runs import RunFolder, environment
+
+ORDERS = ("post_norm", "pre_norm")
+
+
+@dataclass(frozen=True)
+class InitialGradients:
+    """Gradient norms of one order.
+
+    Attributes:
+        order: `"pre_norm"` or `"post_norm"`.
+        norms: by depth, ‖∂E/∂W‖ of the last block's second feed-forward kernel, one a seed.
+        exponent: s of norm ∝ depth^s, fitted by least squares on logarithms.
+        standard_error: of the exponent.
+    """
+
+    order: str
+    norms: dict[int, list[float]]
+    exponent: float
+    standard_error: float
+
+
+def initial_gradients(
+    order: str, depths: Sequence[int] = (6, 12, 24, 48), seeds: int = 5, dim: int = 64, batch: int = 8
+) -> InitialGradients:
+    """Measure the gradient norms of untrained networks, and how they go with depth.
+
+    Args:
+        order: `"pre_norm"` or `"post_norm"`.
+        depths: numbers of blocks, at least three different ones.
+        seeds: networks a depth.
+        dim: width.
+        batch: sequences of 128 characters that the loss is the mean of.
+
+    Raises:
+        InputError: fewer than three depths, which have no error of a fit.
+    """
+    if len(set(depths)) < 3:
+        raise InputError(f"the depths are {tuple(depths)}; give at least three different ones, to fit a slope")
+    data = bundled_characters()
+    tokens, labels = data.train.batch(np.arange(batch))
+    norms: dict[int, list[float]] = {depth: [] for depth in depths}
+    for depth in depths:
+        for seed in range(seeds):
+            keras.utils.set_random_seed(seed)
+            model = _of_the_theorem(order, depth, dim, len(data.vocabulary), data.length)
+            norms[depth].append(_gradient_norm(model, _last_kernel(model, depth), tokens, labels))
+            keras.backend.clear_session()
+    exponent, error = slope([(math.log(d), math.log(norm)) for d, values in norms.items() for norm in values])
+    return InitialGradients(order, norms, exponent, error)
+
+
+def _of_the_theorem(order: str, depth: int, dim: int, vocabulary: int, length: int) -> keras.Model:
+    model = transformer(
+        Tokens(vocabulary, length, padded=False),
+        NextToken(vocabulary),
+        depth=depth,
+        dim=dim,
+        heads=1,
+        feed_forward_dim=dim,
+        placement=order,
+        activation="relu",
+        rolled=False,
+    )
+    for number in range(1, depth + 1):
+        kernel = model.get_layer(f"encoder_block{number:02d}").attention.branch[0].qkv.kernel
+        values = np.array(ops.convert_to_numpy(kernel))
+        values[:, : 2 * dim] = 0
+        kernel.assign(values)
+    return model
+
+
+def _last_kernel(model: keras.Model, depth: int) -> keras.Variable:
+    return model.get_layer(f"encoder_block{depth:02d}").feed_forward.branch[-1].kernel
+
+
+def _gradient_norm(model: keras.Model, variable: keras.Variable, x: Any, y: Any) -> float:
+    def loss(value: Any) -> Any:
+        with keras.StatelessScope() as scope:
+            scope.add_update((variable, value))
+            return ops.mean(ops.sparse_categorical_crossentropy(y, model(x, training=True), from_logits=True))
+
+    gradient = vjp(loss, ops.convert_to_tensor(variable.value), ops.ones(()))
+    return float(np.linalg.norm(ops.convert_to_numpy(gradient)))
+
+
+def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the slope of the line through the points by least squares, and its standard error.
+
+    >>> slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)])
+    (2.0, 0.0)
+    """
+    x, y = np.array(points).T
+    spread = ((x - x.mean()) ** 2).sum()
+    found = ((x - x.mean()) * (y - y.mean())).sum() / spread
+    residuals = y - y.mean() - found * (x - x.mean())
+    return float(found), float(math.sqrt((residuals**2).sum() / (len(x) - 2) / spread))
+
+
+def record_initial_gradients(
+    out: Path, say: Callable[[str], Any] = lambda text: None, **options: Any
+) -> list[InitialGradients]:
+    """Measure both orders into a new run folder, whose run.json says everything; options as in `initial_gradients`.
+
+    Raises:
+        InputError: the folder exists and is not empty.
+    """
+    folder = RunFolder.create(out)
+    folder.update_record(kind="initialization", status="running", environment=environment())
+    found = []
+    for order in ORDERS:
+        say(f"measuring {order.replace('_', '-')}")
+        found.append(initial_gradients(order, **options))
+    folder.update_record(status="finished", result=[asdict(entry) for entry in found])
+    return found

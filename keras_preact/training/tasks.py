@@ -1,0 +1,56 @@
+"""What a network is trained for: its loss, and the one error that is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import keras
+
+
+@dataclass(frozen=True)
+class Task:
+    """A kind of training.
+
+    Attributes:
+        loss: makes the Keras loss.
+        metric: makes the Keras metric that the error is read from.
+        error: the error as a function of the metric's value.
+    """
+
+    loss: Callable[[], keras.losses.Loss]
+    metric: Callable[[], keras.metrics.Metric]
+    error: Callable[[float], float]
+
+
+def _percent_wrong(accuracy: float) -> float:
+    return 100 * (1 - accuracy)
+
+
+_CLASSES = Task(
+    partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True),
+    partial(keras.metrics.SparseCategoricalAccuracy, name="accuracy"),
+    _percent_wrong,
+)
+
+TASKS: dict[str, Task] = {
+    "classification": _CLASSES,
+    # A class a step: Keras's loss and metric take the mean over steps too.
+    "next_token": _CLASSES,
+    "forecast": Task(
+        keras.losses.MeanAbsoluteError, partial(keras.metrics.MeanAbsoluteError, name="mean_absolute_error"), float
+    ),
+}
+"""By the `task` of a data set. The error is in %, that of a forecast the mean absolute error in the data's unit."""
+
+
+def errors(logs: Mapping[str, Any]) -> tuple[float, float]:
+    """Return training and test error, given the logs that Keras gives at the end of an epoch.
+
+    >>> errors({"loss": 2.0, "accuracy": 0.75, "val_accuracy": 0.5})
+    (25.0, 50.0)
+    """
+    task, name = next((task, name) for task in TASKS.values() if (name := task.metric().name) in logs)
+    return task.error(float(logs[name])), task.error(float(logs[f"val_{name}"]))

@@ -1,0 +1,161 @@
+"""The same analysis on Transformers, where a block is two residual units."""
+
+import keras
+import numpy as np
+import pytest
+from harness import array, disturb
+
+from keras_preact.analysis import (
+    Chain,
+    check_identity_path,
+    forward_signal,
+    gradient_signal,
+    identity_error,
+    inspect_model,
+    leave_out,
+    path_lengths,
+    scaling_factor,
+    swap,
+    unrolled_sum,
+    write_inspection,
+)
+from keras_preact.analysis.propagation import loss_gradient
+from keras_preact.layers import AttentionUnit, deepnorm
+from keras_preact.models import Classification, NextToken, Tokens, transformer
+
+RNG = np.random.default_rng(0)
+X = RNG.integers(1, 20, size=(6, 12)).astype("int32")
+X[1, 5:] = 0
+X[2, 1:] = 0
+Y = np.arange(6) % 3
+UNITS = ["block01_attention", "block01_feed_forward", "block02_attention", "block02_feed_forward"]
+
+
+def network(placement="pre_norm", head=None, **options):
+    options = {"depth": 2, "dim": 16, "heads": 2, "rolled": False, **options}
+    model = transformer(Tokens(20, 12), head or Classification(3), placement=placement, **options)
+    disturb(model)
+    return model
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("placement", ["pre_norm", "post_norm"])
+def test_the_chain_computes_what_the_model_computes_padding_and_all(placement, rolled):
+    model = network(placement, rolled=rolled)
+    chain, x = Chain.of(model).start(X)
+    *_, (_, _, last) = chain.passes(x)
+    np.testing.assert_allclose(array(chain.after(last.output)), array(model(X)), rtol=1e-5, atol=1e-6)
+    assert [link.name for link in chain.links] == UNITS
+    np.testing.assert_array_equal(np.asarray(chain.links[0].mask), X != 0)
+
+
+@pytest.mark.parametrize("shortcut", ["identity", "scaled_residual(initial=0.5)"])
+@pytest.mark.parametrize("placement", ["pre_norm", "sandwich", "no_norm"])
+def test_eq_4_holds_without_a_norm_after_the_addition(placement, shortcut):
+    assert max(entry.error for entry in unrolled_sum(network(placement, shortcut=shortcut), X)) < 1e-6
+    assert unrolled_sum(network("post_norm"), X)[0].error > 0.1
+
+
+def test_the_direct_gradient_comes_back_unchanged_in_pre_norm_alone():
+    pre, post = (gradient_signal(network(placement), X, Y) for placement in ("pre_norm", "post_norm"))
+    assert [entry.unit for entry in pre] == [*UNITS, "output"]
+    assert {entry.direct for entry in pre} == {pre[-1].norm}
+    assert post[0].direct != pytest.approx(post[-1].norm, rel=1e-2)
+
+
+def test_the_gradient_is_that_of_the_whole_model():
+    """Against Keras's own gradient of the embedding's output, by a small step along it."""
+    model = network()
+    signal = gradient_signal(model, X, Y)
+    chain, x = Chain.of(model).start(X, True)
+    passes = list(chain.passes(x, True))
+    gradient = loss_gradient(chain, passes[-1][2].output, Y, True)
+    for link, unit_input, _ in reversed(passes):
+        gradient = link.gradient(unit_input, gradient, True)
+
+    def loss(x):
+        *_, (_, _, last) = chain.passes(x, True)
+        losses = keras.ops.sparse_categorical_crossentropy(Y, chain.after(last.output, True), from_logits=True)
+        return float(keras.ops.mean(losses))
+
+    direction = array(gradient) / signal[0].norm
+    step = 1e-2
+    slope = (loss(array(x) + step * direction) - loss(array(x) - step * direction)) / (2 * step)
+    assert slope == pytest.approx(signal[0].norm, rel=2e-2)
+
+
+def test_what_is_padding_has_no_gradient_on_others():
+    model = network("post_norm")
+    chain, x = Chain.of(model).start(X)
+    passes = list(chain.passes(x))
+    gradient = loss_gradient(chain, passes[-1][2].output, Y, False)
+    for link, unit_input, _ in reversed(passes):
+        gradient = link.gradient(unit_input, gradient)
+    gradient = array(gradient)
+    assert not gradient[X == 0].any()
+    assert np.abs(gradient[X != 0]).max() > 0
+
+
+def test_signal_lesions_swaps_and_paths():
+    model = network()
+    signal = forward_signal(model, X)
+    assert [entry.unit for entry in signal] == UNITS
+    assert all(0 < entry.identity_share < 1 for entry in signal)
+    assert [lesion.unit for lesion in leave_out(model, X, Y)] == ["none", *UNITS]
+    assert swap(model, X, Y, swaps=[0])[0].order_kept == 1
+    assert sum(entry.share for entry in path_lengths(model, X, Y, samples=2)) == pytest.approx(1)
+
+
+def test_a_language_model_too():
+    model = network(head=NextToken(20))
+    signal = gradient_signal(model, X[:1], RNG.integers(0, 20, size=(1, 12)))
+    assert all(entry.norm > 0 for entry in signal)
+
+
+def test_deepnorm_scales_the_shortcut():
+    model = network(**deepnorm(2))
+    scaled = network("pre_norm", shortcut="constant_scaling(shortcut=0.9, residual=1)")
+    factors = scaling_factor(scaled, X)
+    assert factors[0].backward == pytest.approx(0.9**4, rel=1e-4)
+    assert "scaled shortcut: the factor is 1.41421" in str(check_identity_path(model))
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_the_linter_passes_pre_norm_and_names_the_norm_of_post_norm(rolled):
+    assert check_identity_path(network("pre_norm", rolled=rolled)).is_clear
+    found = check_identity_path(network("post_norm", rolled=rolled))
+    first = found.units[0]
+    assert first.unit == ("encoder_stack_attention" if rolled else "encoder_block01_attention")
+    assert first.faults == ("after the addition: LayerNormalization; f is not the identity",)
+    assert all(unit.faults for unit in found.units)
+
+
+def test_the_linter_reads_others_transformers():
+    """Written with Keras's own layers, in both orders."""
+
+    def build(pre_norm):
+        x = inputs = keras.Input((12, 16))
+        for _ in range(2):
+            attention = keras.layers.MultiHeadAttention(2, 8)
+            dense = keras.Sequential([keras.layers.Dense(32, "relu"), keras.layers.Dense(16)])
+            for branch in (lambda y, a=attention: a(y, y), dense):
+                norm = keras.layers.LayerNormalization()
+                x = keras.layers.Add()([x, branch(norm(x))]) if pre_norm else norm(keras.layers.Add()([x, branch(x)]))
+        return keras.Model(inputs, x)
+
+    assert check_identity_path(build(pre_norm=True)).is_clear
+    faults = [fault for unit in check_identity_path(build(pre_norm=False)).units for fault in unit.faults]
+    assert len(faults) == 3 and all("LayerNormalization; f is not the identity" in fault for fault in faults)
+
+
+def test_identity_error():
+    units = {placement: AttentionUnit(2, placement=placement) for placement in ("pre_norm", "post_norm")}
+    for unit in units.values():
+        unit.build((None, 6, 8))
+    assert identity_error(units["pre_norm"]) == 0
+    assert identity_error(units["post_norm"]) > 0.01
+
+
+def test_inspection(tmp_path):
+    page = write_inspection(inspect_model(network(), X, Y, "six sequences"), tmp_path).read_text()
+    assert "block02_feed_forward" in page and "nothing on the identity path" in page

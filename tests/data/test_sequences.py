@@ -1,0 +1,99 @@
+"""The bundled sequences are what they are said to be, and the simple rules' errors are right."""
+
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.data import (
+    SequenceDataset,
+    SequenceSplit,
+    baselines,
+    bundled_characters,
+    bundled_reviews,
+    bundled_weather,
+    load_dataset,
+)
+
+
+def dataset(train, test, task, **options):
+    return SequenceDataset("made up", SequenceSplit(*train), SequenceSplit(*test), task, **options)
+
+
+def test_reviews_say_what_they_said():
+    reviews = bundled_reviews()
+    words = [reviews.vocabulary[token] for token in reviews.train.sequences[1]]
+    assert " ".join(words).rstrip() == "effective but too tepid biopic"
+    assert reviews.test.labels[0] == 1  # the first sentence is a praise
+    assert 0.4 < reviews.train.labels.mean() < 0.6
+    assert reviews.vocabulary[:2] == ("", "\ufffd") and len(set(reviews.vocabulary)) == len(reviews.vocabulary)
+
+
+def test_no_test_sentence_is_a_training_sentence():
+    reviews = bundled_reviews()
+    train = {tokens.tobytes() for tokens in reviews.train.sequences}
+    shared = sum(tokens.tobytes() in train for tokens in reviews.test.sequences)
+    assert shared <= 0.01 * len(reviews.test)
+
+
+def test_characters_are_one_text_shifted_by_one():
+    characters = bundled_characters(length=16)
+    for split in (characters.train, characters.test):
+        flat, shifted = split.sequences.ravel(), split.labels.ravel()
+        np.testing.assert_array_equal(flat[1:], shifted[:-1])
+    text = "".join(characters.vocabulary[token] for token in characters.test.sequences[:8].ravel())
+    assert text.startswith("The Rock is destined to be the 21st Century's new ''Conan''")
+
+
+def test_weather_is_a_year_of_hours_and_no_test_hour_is_shown_in_training():
+    weather = bundled_weather(length=48, horizon=12)
+    assert len(weather.train) == 304 * 24 - 48 - 12 + 1
+    assert len(weather.train) + len(weather.test) == 365 * 24 - 2 * (48 + 12 - 1)
+    past, future = weather.train.batch(np.array([100]))
+    np.testing.assert_array_equal(past[0, 12:, 0], weather.train.batch(np.array([112]))[0][0, :36, 0])
+    np.testing.assert_array_equal(future[0, :, 0], weather.train.batch(np.array([148]))[0][0, :12, 0])
+    assert weather.train.labels.min() > -30 and weather.train.labels.max() < 45
+    clock = past[0, :, 6:]
+    np.testing.assert_allclose(clock[24:], clock[:24], atol=1e-4)
+
+
+def test_rules_for_forecasts_by_hand():
+    hours = np.arange(60, dtype="float32")
+    past, future = hours[None, :48, None], hours[None, 48:54, None]
+    rules = baselines(dataset((past, future), (past, future), "forecast"))
+    assert rules["last value"] == pytest.approx(np.mean([1, 2, 3, 4, 5, 6]))
+    assert rules["same hour of the day before"] == pytest.approx(24)
+    assert rules["mean of the last day"] == pytest.approx(np.mean(hours[48:54] - hours[24:48].mean()))
+
+
+def test_rules_for_next_tokens_by_hand():
+    train = (np.array([[1, 2, 1, 2]], "int32"), np.array([[2, 1, 2, 2]], "int32"))
+    test = (np.array([[1, 2]], "int32"), np.array([[2, 1]], "int32"))
+    rules = baselines(dataset(train, test, "next_token", vocabulary=("", "a", "b")))
+    assert rules == {"the most frequent token": 50.0, "what most often follows the last token": 0.0}
+
+
+def test_a_bag_of_words_tells_words_apart_and_not_their_order():
+    rng = np.random.default_rng(0)
+    x = rng.integers(1, 10, size=(200, 6)).astype("int32")
+    told, order = (x == 3).any(1).astype("int32"), (x[:, 0] < x[:, 1]).astype("int32")
+    errors = [
+        baselines(dataset((x, y), (x, y), "classification", vocabulary=tuple("abcdefghij"), class_names=("n", "y")))
+        for y in (told, order)
+    ]
+    assert errors[0]["bag of words (naive Bayes)"] < 20 < errors[1]["bag of words (naive Bayes)"]
+
+
+@pytest.mark.parametrize("name", ["reviews", "characters", "weather"])
+def test_by_name_and_the_same_every_time(name):
+    data = load_dataset(name)
+    assert data.name == name
+    assert data.fingerprint() == load_dataset(name).fingerprint()
+
+
+def test_bad_input():
+    with pytest.raises(InputError, match="5 sequences have 4 targets"):
+        SequenceSplit(np.zeros((5, 2), "int32"), np.zeros(4, "int32"))
+    with pytest.raises(InputError, match="do not fit into"):
+        bundled_weather(length=2000)
+    with pytest.raises(InputError, match="unknown task"):
+        dataset(*[(np.zeros((1, 2)), np.zeros(1))] * 2, "regression")
