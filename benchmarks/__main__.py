@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.comparisons import Comparison, Subject, comparisons
@@ -120,7 +121,8 @@ def main() -> None:
     from keras_preact.training import default_precision
     from keras_preact.training.runs import environment
 
-    known = comparisons(default_precision(), torch=importlib.util.find_spec("torch") is not None)
+    torch, hub = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub"))
+    known = comparisons(default_precision(), torch, hub)
     chosen = [c for c in known if not arguments.only or c.name.startswith(tuple(arguments.only))]
     if arguments.list:
         print(*(comparison.name for comparison in chosen), sep="\n")
@@ -138,6 +140,7 @@ def main() -> None:
         rounds = min(arguments.rounds, comparison.rounds or arguments.rounds)
         values = measure(comparison, rounds)
         entry = {"commit": here["commit"], "rounds": rounds, "images": comparison.images, "values": values}
+        entry |= {"unit": comparison.unit, "also": {name: version(name) for name in comparison.also}}
         results["comparisons"][comparison.name] = entry
         file.write_text(json.dumps(results, indent=1) + "\n")
         (arguments.out / "README.md").write_text(report(results))

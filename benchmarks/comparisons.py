@@ -29,16 +29,20 @@ class Comparison:
     restarts: bool = False
     images: int = 0
     """Images a step, where the result is images a second."""
+    unit: str = "images"
+    """What is counted there."""
+    also: tuple[str, ...] = ()
+    """Packages that only this comparison uses: their versions are noted with it."""
     rounds: int | None = None
     """Rounds that are enough, where that is known."""
 
 
-def comparisons(default: str, torch: bool) -> Iterator[Comparison]:
+def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Comparison]:
     """Yield all comparisons.
 
     Args:
         default: the precision in which this project trains on this machine: that of the rows called "default".
-        torch: whether PyTorch is there to be compared with.
+        torch, hub: whether PyTorch and keras_hub are there to be compared with.
     """
     for depth in DEPTHS:
         yield _start(depth, default, torch)
@@ -56,6 +60,8 @@ def comparisons(default: str, torch: bool) -> Iterator[Comparison]:
             yield _imagenet(kind, precision)
     yield _fit(20, 100, 120, default)
     yield _xla(20, 128, default)
+    yield _encoders(hub, torch)
+    yield _encoder_start(48, default)
 
 
 FORMS = ("rolled", "written out", "plain Keras")
@@ -129,6 +135,30 @@ def _xla(depth: int, batch: int, default: str) -> Comparison:
     choices = {"without": False, "XLA": True}
     subjects = tuple(Subject(name, "cifar", {**size, "xla": xla}, default) for name, xla in choices.items())
     return Comparison(f"XLA {depth}", subjects, images=batch)
+
+
+ENCODER = {"dim": 256, "heads": 4, "length": 128}
+
+
+def _encoders(hub: bool, torch: bool) -> Comparison:
+    size = {"depth": 6, "batch": 16, **ENCODER}
+    subjects = [Subject(f"default, {p}", "encoder", size, p) for p in PRECISIONS]
+    if hub:
+        subjects += [Subject(f"keras_hub, {p}", "encoder_keras_hub", size, p) for p in PRECISIONS]
+    if torch:
+        kinds = {"float32": {"bfloat16": False}, "bfloat16": {"bfloat16": True}}
+        kinds["compiled, bfloat16"] = {"bfloat16": True, "compiled": True}
+        subjects += [Subject(f"PyTorch, {n}", "encoder_torch", {**size, **k}) for n, k in kinds.items()]
+    return Comparison(
+        "encoder 6", tuple(subjects), images=16 * ENCODER["length"], unit="tokens", also=("keras-hub",) if hub else ()
+    )
+
+
+def _encoder_start(depth: int, default: str) -> Comparison:
+    size = {"depth": depth, "batch": 8, **ENCODER}
+    forms: dict[str, dict[str, Any]] = {"default": {}, "written out": {"rolled": False}}
+    subjects = tuple(Subject(name, "encoder", {**size, **form}, default) for name, form in forms.items())
+    return Comparison(f"encoder start {depth}", subjects, restarts=True)
 
 
 def _torch(name: str, depth: int, batch: int, compiled: bool = False, bfloat16: bool = False) -> Subject:

@@ -88,6 +88,14 @@ def _claims() -> Iterator[Claim]:
         yield Claim(text, comparison, theirs, "default", at_least=bar)
         yield Claim(f"{text}, same multiply-adds", comparison, theirs, "default, stride in the last unit", at_least=bar)
     yield Claim("images/s: fit ÷ bare step", "fit 20", "bare step", "fit", at_least=0.97)
+    others = {
+        "keras_hub": "keras_hub, float32 | keras_hub, mixed_bfloat16",
+        "PyTorch": "PyTorch, float32 | PyTorch, bfloat16 | PyTorch, compiled, bfloat16",
+    }
+    for name, subjects in others.items():
+        yield Claim(f"tokens/s, encoder of 6 blocks: default ÷ {name}", "encoder 6", subjects, ours, at_least=1.0)
+    text = "first step, encoder of 48 blocks: written out ÷ default"
+    yield Claim(text, "encoder start 48", "written out", "default", **first, at_least=5)
 
 
 CLAIMS = tuple(_claims())
@@ -155,7 +163,7 @@ DEFAULTS = (
 
 def report(results: dict[str, Any]) -> str:
     """Return everything as Markdown: claims, defaults, then each comparison: medians, and each over the first."""
-    lines = ["# Benchmarks", "", _machine(results["environment"]), ""]
+    lines = ["# Benchmarks", "", _machine(results), ""]
     lines += [results["note"], ""] if "note" in results else []
     lines += _claims_table(results)
     lines += [
@@ -166,7 +174,8 @@ def report(results: dict[str, Any]) -> str:
     ]
     lines += _defaults(results)
     for name, entry in results["comparisons"].items():
-        lines += [f"## {name}", "", _rounds(entry["rounds"]), "", *_table(entry), ""]
+        also = "".join(f" {package} {version}." for package, version in entry.get("also", {}).items())
+        lines += [f"## {name}", "", _rounds(entry["rounds"]) + also, "", *_table(entry), ""]
     return "\n".join(lines)
 
 
@@ -193,7 +202,7 @@ def _table(entry: dict[str, Any]) -> list[str]:
     images = entry["images"]
     keys = [key for key in TITLES if key in next(iter(entry["values"].values()))]
     heads = [column for key in keys for column in (TITLES[key], "÷ first row")]
-    heads += ["images/s"] if images else []
+    heads += [f"{entry.get('unit', 'images')}/s"] if images else []
     rows = ["| | " + " | ".join(heads) + " |", "|---" * (len(heads) + 1) + "|"]
     medians = {s: {key: statistics.median(v[key]) for key in keys} for s, v in entry["values"].items()}
     first = next(iter(medians.values()))
@@ -212,16 +221,22 @@ def _rounds(count: int) -> str:
     return "One round." if count == 1 else f"Medians of {count} rounds."
 
 
-def _machine(environment: dict[str, Any]) -> str:
+def _machine(results: dict[str, Any]) -> str:
+    environment = results["environment"]
     hardware, versions = environment["hardware"], environment["versions"]
     cards = ", ".join(hardware["accelerators"]) or "no GPU"
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
-    commit = environment["commit"]
-    changed = ", changed" if commit and commit["changed"] else ""
     return (
         f"{hardware['cores']} cores of {hardware['processor']}, {hardware['memory_gib']} GiB, {cards}. {software}. "
-        f"Commit {commit['id'][:10] if commit else 'unknown'}{changed}."
+        f"Commits: {', '.join(_commits(results))}."
     )
+
+
+def _commits(results: dict[str, Any]) -> list[str]:
+    """Return what the comparisons were measured at, each commit once."""
+    commits = [entry["commit"] for entry in results["comparisons"].values()]
+    words = [f"{c['id'][:10]}{', changed' if c['changed'] else ''}" if c else "unknown" for c in commits]
+    return list(dict.fromkeys(words))
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

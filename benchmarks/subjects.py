@@ -159,6 +159,94 @@ def bare(depth: int, batch: int, steps: int) -> Step:
     return run
 
 
+# ---- Transformers -------------------------------------------------------------------------------------------------
+
+
+def sequences(batch: int, length: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(batch, length, dim)).astype("float32"), np.arange(batch) % 10
+
+
+def encoder_step(model: Any, batch: int, length: int, dim: int) -> Step:
+    import keras
+
+    from keras_preact.training.device import compiles_with_xla
+
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(1e-4), loss, jit_compile=compiles_with_xla())
+    x, y = sequences(batch, length, dim)
+    return lambda: model.train_on_batch(x, y)
+
+
+def encoder(depth: int, dim: int, heads: int, length: int, batch: int, **options: Any) -> Step:
+    """This project's pre-norm encoder: embedding, positions, blocks, norm, mean, ten classes."""
+    from keras_preact.models import Classification, Series, prenorm_transformer
+
+    model = prenorm_transformer(Series(length, dim), Classification(10), depth=depth, dim=dim, heads=heads, **options)
+    return encoder_step(model, batch, length, dim)
+
+
+def encoder_keras_hub(depth: int, dim: int, heads: int, length: int, batch: int) -> Step:
+    return encoder_step(keras_hub_network(depth, dim, heads, length), batch, length, dim)
+
+
+def keras_hub_network(depth: int, dim: int, heads: int, length: int) -> Any:
+    """The same encoder of keras_hub's layers."""
+    import keras
+    import keras_hub
+
+    inputs = keras.Input((length, dim))
+    x = keras.layers.Dense(dim)(inputs)
+    x = x + keras_hub.layers.PositionEmbedding(length)(x)
+    for _ in range(depth):
+        x = keras_hub.layers.TransformerEncoder(4 * dim, heads, activation="gelu", normalize_first=True)(x)
+    x = keras.layers.GlobalAveragePooling1D()(keras.layers.LayerNormalization()(x))
+    return keras.Model(inputs, keras.layers.Dense(10, dtype="float32")(x))
+
+
+def encoder_torch(
+    depth: int, dim: int, heads: int, length: int, batch: int, bfloat16: bool, compiled: bool = False
+) -> Step:
+    import torch
+
+    model = torch_encoder(depth, dim, heads, length)
+    run = torch.compile(model) if compiled else model
+    optimizer = torch.optim.Adam(model.parameters(), 1e-4)
+    x, y = (torch.from_numpy(array) for array in sequences(batch, length, dim))
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            loss = torch.nn.functional.cross_entropy(run(x).float(), y)
+        loss.backward()
+        optimizer.step()
+        return float(loss)
+
+    return step
+
+
+def torch_encoder(depth: int, dim: int, heads: int, length: int) -> Any:
+    """The same encoder of PyTorch's layers."""
+    import torch
+    from torch import nn
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Linear(dim, dim)
+            self.positions = nn.Parameter(0.02 * torch.randn(length, dim))
+            layer = nn.TransformerEncoderLayer(
+                dim, heads, 4 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+            )
+            self.encoder = nn.TransformerEncoder(layer, depth, nn.LayerNorm(dim), enable_nested_tensor=False)
+            self.logits = nn.Linear(dim, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.logits(self.encoder(self.embedding(x) + self.positions).mean(1))
+
+    return Network()
+
+
 # ---- PyTorch ------------------------------------------------------------------------------------------------------
 
 

@@ -32,7 +32,7 @@ def first_step(spec: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, float
     """Import the libraries, then time building the network and its first step together."""
     from benchmarks import subjects
 
-    if spec["subject"] == "cifar_torch":
+    if spec["subject"].endswith("_torch"):
         import torch  # noqa: F401
     else:
         import keras
