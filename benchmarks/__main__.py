@@ -92,7 +92,6 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[flo
                         first_step=worker.start["first_step"],
                         step=after["seconds"],
                         peak_gib=after["peak_gib"],
-                        imports_gib=worker.start["imports_gib"],
                     )
         return found
     with workers(comparison.subjects) as started:

@@ -242,6 +242,9 @@ def _commits(results: dict[str, Any]) -> list[str]:
 def draw(results: dict[str, Any], path: Path) -> None:
     """Plot first step, step and peak memory against depth."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
+
+    from keras_preact.plots import COLOURS, MARKERS
 
     names = {depth: f"start {depth}" for depth in DEPTHS if f"start {depth}" in results["comparisons"]}
     if not names:
@@ -251,12 +254,15 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(12.0, 3.8), dpi=120, layout="constrained")
     titles = {"first_step": "first training step (s)", "step": "training step (s)", "peak_gib": "peak memory (GiB)"}
     for axes, (key, label) in zip(figure.subplots(1, 3), titles.items(), strict=True):
-        for subject in subjects:
+        for number, subject in enumerate(subjects):
             points = [(d, statistics.median(v[subject][key])) for d, v in entries.items() if subject in v]
             if len(points) > 1:
-                axes.plot(*zip(*points, strict=True), marker="o", markersize=4, label=subject)
+                look = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "markersize": 4}
+                axes.plot(*zip(*points, strict=True), label=subject, **look)
         axes.set(xlabel="depth (layers)", ylabel=label, xscale="log", yscale="log")
         axes.set_xticks(list(entries), [str(depth) for depth in entries], minor=False)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=len(subjects), frameon=False)
