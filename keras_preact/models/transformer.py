@@ -238,7 +238,8 @@ def transformer(
         heads: number of attention heads; divides `dim`. Default 4.
         feed_forward_dim: width of the feed-forward networks' hidden layer. Default 4 × `dim`.
         placement: `"pre_norm"` (default), `"post_norm"`, `"sandwich"`, `"no_norm"`, or a `Placement`.
-        shortcut, activation, normalization, epsilon, dropout, gain: of the blocks; see `EncoderBlock`.
+        shortcut, activation, normalization, epsilon, gain: of the blocks; see `EncoderBlock`.
+        dropout: of the blocks, and of the sum of embeddings and positions. Default 0.
         drop_path: probability of leaving out the last block's branches in training; it grows linearly from 0 at the
             first block. Default 0.
         rolled: whether the blocks are one layer, `encoder_stack`, that runs one block in a loop over stacked
@@ -264,6 +265,8 @@ def transformer(
     placement = get_placement(placement, NORM_PLACEMENTS)
     x = start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(x, check_positive("dim", dim), dtype))
+    if dropout:
+        x = keras.layers.Dropout(dropout, dtype=dtype, name="embedding_dropout")(x)
     block = partial(
         EncoderBlock,
         heads,
