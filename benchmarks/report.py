@@ -173,6 +173,7 @@ def report(results: dict[str, Any]) -> str:
         "",
     ]
     lines += _defaults(results)
+    lines += _profiles(results.get("profiles", {}))
     for name, entry in results["comparisons"].items():
         also = "".join(f" {package} {version}." for package, version in entry.get("also", {}).items())
         lines += [f"## {name}", "", _rounds(entry["rounds"]) + also, "", *_table(entry), ""]
@@ -195,6 +196,26 @@ def _defaults(results: dict[str, Any]) -> list[str]:
         ratios = [(claim.text, claim.ratio(results)) for claim in default.ratios]
         measured = "; ".join(f"{text} {'not measured' if r is None else f'**{r:.2f}**'}" for text, r in ratios)
         lines += [f"* **{default.what}** {default.reason} Measured: {measured}."]
+    return [*lines, ""]
+
+
+def _profiles(profiles: dict[str, dict[str, float]]) -> list[str]:
+    """Return where a step's time goes, in percent of the time of all operations."""
+    if not profiles:
+        return []
+    kinds = list(next(iter(profiles.values())))
+    lines = [
+        "## Where a step's time goes",
+        "",
+        "Time of operations by kind in % of all, one thread an operation (`python -m benchmarks.profile`).",
+        "",
+        "| | " + " | ".join(kinds) + " | all, ms |",
+        "|---" * (len(kinds) + 2) + "|",
+    ]
+    for name, times in profiles.items():
+        total = sum(times.values())
+        shares = [f"{100 * times[kind] / total:.0f}" for kind in kinds]
+        lines.append(f"| {name} | " + " | ".join(shares) + f" | {total:.0f} |")
     return [*lines, ""]
 
 

@@ -316,7 +316,7 @@ def _reproduce(options: argparse.Namespace) -> None:
     # Names instead of titles and networks: a terminal has 80 columns.
     rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
     console.print(table(["row", *COLUMNS[2:]], rows, title=experiment.title))
-    networks = sorted({f"{line.network} for the paper's {line.row.network}" for line in found})
+    networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
     say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import inspect
 import json
+import multiprocessing
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as bench
-from benchmarks import report, subjects
+from benchmarks import profile, report, subjects
 from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.subjects import plain_network
 from keras_preact.models import Classification, Series, cifar_resnet, prenorm_transformer
@@ -114,3 +115,14 @@ def test_the_readme_quotes_the_results_on_record():
     pages = "".join(path.read_text() for path in ROOT.glob("results/benchmarks*/README.md"))
     assert len(quoted) > 5
     assert [line for line in quoted if line not in pages] == []
+
+
+def test_a_profile_has_every_kind_and_adds_up():
+    """A network of convolutions spends its time on them, forward and backward."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        times = pool.apply(profile.profile, ("cifar", {"depth": 8, "batch": 16}, "float32"))
+    assert set(times) == {*(kind for kind, _ in profile.KINDS), "the rest"}
+    assert min(times[kind] for kind in ("weight gradients", "input gradients", "convolutions")) > 0
+    assert sum(times.values()) < 60_000
+    text = report.report({**results(), "profiles": {"net": {"convolutions": 75.0, "the rest": 25.0}}})
+    assert "| net | 75 | 25 | 100 |" in text

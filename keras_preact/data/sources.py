@@ -363,5 +363,6 @@ def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
     """Return a remark that names the data sets meant, perhaps."""
-    close = difflib.get_close_matches(name, [*known, "bundled", "folder"], n=3)
+    bundled = ("bundled", "folder", "reviews", "characters", "weather")
+    close = difflib.get_close_matches(name, [*known, *bundled], n=3)
     return f" (did you mean {', '.join(close)}?)" if close else ""

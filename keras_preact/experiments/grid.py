@@ -136,7 +136,7 @@ BUDGETS = {
     for budget in (
         Budget(
             "smoke",
-            "the bundled 4,000 images once, networks of 8 to 29 layers: minutes, and only to see that all of it runs",
+            "the bundled data once or less, networks of 8 to 29 layers: minutes, and only to see that all of it runs",
             {
                 "110": {"depth": 8},
                 "110-single": {"depth": 8, "block": "single"},
@@ -153,7 +153,7 @@ BUDGETS = {
         ),
         Budget(
             "cpu",
-            "the whole of CIFAR, ten epochs, networks of 20 to 56 layers: a quarter of an hour to an hour a run",
+            "the whole of CIFAR ten times, networks of 29 to 56 layers, narrow Transformers: minutes to an hour a run",
             {
                 "110": {"depth": 32},
                 "110-single": {"depth": 32, "block": "single"},

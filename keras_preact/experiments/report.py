@@ -10,7 +10,8 @@ from pathlib import Path
 
 from keras_preact import paper
 from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
-from keras_preact.experiments.store import Store
+from keras_preact.experiments.store import Run, Store
+from keras_preact.training.recipe import get_recipe
 
 COLUMNS = ("row", "network", "published", "ours", "n", "difference")
 
@@ -88,6 +89,7 @@ def write_results(results: Path) -> Path:
             found = lines(experiment, budget, store)
             if any(line.errors for line in found):
                 parts += [markdown(experiment, budget, found), _figure(experiment, budget, found, results)]
+    parts += _rules_tables(store)
     parts += [_initialization(path) for path in sorted(results.glob("*/run.json")) if _kind(path) == "initialization"]
     pages = sorted(path.parent.name for path in results.glob("*/bench.json"))
     if pages:
@@ -156,7 +158,7 @@ def _runs_table(store: Store) -> str:
     rows = [
         "## Runs",
         "",
-        "| run | network | data | recipe | test error % | minutes | on |",
+        "| run | network | data | recipe | test error | minutes | on |",
         "|---|---|---|---|---|---|---|",
     ]
     for run in store.runs:
@@ -166,10 +168,29 @@ def _runs_table(store: Store) -> str:
         name = run.folder.path.name
         rows.append(
             f"| [{name}]({name}/run.json) | {record['model']['name']} | {config.dataset} | {config.recipe.name}, "
-            f"{config.recipe.steps:,} steps | {run.error:.2f} | {record['seconds'] / 60:.0f} | {machine}, "
+            f"{config.recipe.steps:,} steps | {run.error:.2f} {_unit(run)} | {record['seconds'] / 60:.0f} | {machine}, "
             f"{config.precision} |"
         )
     return "\n".join([*rows, ""])
+
+
+def _unit(run: Run) -> str:
+    return str(run.record.get("data", {}).get("unit", "%"))
+
+
+def _rules_tables(store: Store) -> list[str]:
+    """Return, for every run on sequences that is part of no table, what simple rules reach on the same data."""
+    tables = []
+    for run in store.runs:
+        rules = run.record.get("data", {}).get("baselines")
+        if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
+            best = min(rules.values())
+            verdict = "It beats all of them." if run.error < best else "It does not beat the best of them."
+            rows = [f"| {rule} | {error:.2f} {_unit(run)} |" for rule, error in rules.items()]
+            head = f"## {run.folder.path.name}, and simple rules"
+            table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {_unit(run)} |", *rows]
+            tables.append("\n".join([head, "", verdict, "", *table, ""]))
+    return tables
 
 
 def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:

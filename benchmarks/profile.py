@@ -1,0 +1,99 @@
+"""Where a step's time goes: by kind of operation, from TensorFlow's profiler, with one thread an operation.
+
+    python -m benchmarks.profile --out results/benchmarks-2-cores
+
+adds to the series that is in the folder. One thread an operation, so that the times of operations add up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import report
+
+CASES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "ResNet-20, batch 128, training": ("cifar", {"depth": 20, "batch": 128}, "mixed_bfloat16"),
+    "ResNet-110, batch 128, training": ("cifar", {"depth": 110, "batch": 128}, "mixed_bfloat16"),
+    "ResNet-1001, batch 8, training": ("cifar", {"depth": 1001, "batch": 8}, "mixed_bfloat16"),
+    "ImageNet-50, batch 16, training": ("imagenet", {"batch": 16}, "mixed_bfloat16"),
+    "ImageNet-50, folded, batch 16, inference": ("imagenet", {"batch": 16, "inference": True}, "float32"),
+}
+KINDS = (
+    ("weight gradients", ("Conv2DBackpropFilter",)),
+    ("input gradients", ("Conv2DBackpropInput",)),
+    ("convolutions", ("Conv2D", "MatMul")),
+    ("batch norm and ReLU", ("FusedBatchNorm", "Relu")),
+    ("additions", ("Add",)),
+)
+"""By words in the type of an operation; the first that is found decides. A gradient of batch norm or ReLU is theirs."""
+
+
+def kind_of(operation: str) -> str:
+    """Return the kind of an operation by its type.
+
+    >>> kind_of("_MklNativeConv2DBackpropFilter"), kind_of("ReluGrad"), kind_of("Mul")
+    ('weight gradients', 'batch norm and ReLU', 'the rest')
+    """
+    return next((kind for kind, words in KINDS if any(word in operation for word in words)), "the rest")
+
+
+def profile(function: str, arguments: dict[str, Any], precision: str) -> dict[str, float]:
+    """Return milliseconds of one step by kind of operation."""
+    import keras
+    import tensorflow as tf
+
+    from benchmarks import subjects
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    keras.config.set_dtype_policy(precision)
+    step = getattr(subjects, function)(**arguments)
+    for _ in range(3):
+        step()
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.profiler.experimental.Profile(folder):
+            step()
+        (trace,) = Path(folder).rglob("*.xplane.pb")
+        return _by_kind(trace)
+
+
+def _by_kind(trace: Path) -> dict[str, float]:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    space.ParseFromString(trace.read_bytes())
+    found: Counter[str] = Counter()
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name, _, operation = plane.event_metadata[event.metadata_id].name.rpartition(":")
+                # "name of the node:type of its operation"; "Class::method" is what calls operations
+                if name and not name.endswith(":") and operation.isidentifier():
+                    found[kind_of(operation)] += event.duration_ps / 1e9
+    return {kind: round(found[kind], 1) for kind in [*(kind for kind, _ in KINDS), "the rest"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.profile", description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="folder of the series")
+    file = parser.parse_args().out / "bench.json"
+    if not file.exists():
+        parser.error(f"there is no series in {file.parent}; run python -m benchmarks --out {file.parent} first")
+    results = json.loads(file.read_text())
+    for name, case in CASES.items():
+        # A process of its own: TensorFlow takes its number of threads once.
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            results.setdefault("profiles", {})[name] = pool.apply(profile, case)
+        print(name, results["profiles"][name], flush=True)
+    file.write_text(json.dumps(results, indent=1) + "\n")
+    (file.parent / "README.md").write_text(report(results))
+
+
+if __name__ == "__main__":
+    main()
