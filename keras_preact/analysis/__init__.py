@@ -2,7 +2,7 @@
 
 from keras_preact.analysis.chain import Chain
 from keras_preact.analysis.identity_path import IdentityPath, UnitPath, check_identity_path
-from keras_preact.analysis.inspection import Inspection, inspect_model, write_inspection
+from keras_preact.analysis.inspection import Inspection, inspect_model, read_inspection, write_inspection
 from keras_preact.analysis.lesions import Lesion, PathLength, Swap, leave_out, path_lengths, swap
 from keras_preact.analysis.propagation import (
     DeadFraction,
@@ -41,6 +41,7 @@ __all__ = [
     "inspect_model",
     "leave_out",
     "path_lengths",
+    "read_inspection",
     "scaling_factor",
     "swap",
     "unrolled_sum",

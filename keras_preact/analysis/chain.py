@@ -72,6 +72,10 @@ class Link:
 
         return undisturbed(compute, x, training)
 
+    def for_copies(self, count: int) -> Link:
+        """Return the link for a batch of `count` copies of the inputs, one after the other: it has as many masks."""
+        return self if self.mask is None else replace(self, mask=ops.concatenate([self.mask] * count))
+
     def gradient(self, x: Any, upstream: Any, training: bool = False) -> Any:
         """Return ∂E/∂x_l, given ∂E/∂x_{l+1}."""
         return vjp(lambda x: self(x, training), x, upstream)
@@ -127,12 +131,20 @@ class Chain:
     _after: keras.Model | None
 
     @classmethod
-    def of(cls, model: keras.Model) -> Chain:
+    def of(cls, model: keras.Model | Chain) -> Chain:
         """Take a functional model apart whose residual units follow one another, rolled into stacks or not.
+
+        Every function of the analysis begins with this. Of a thousand layers it takes seconds: who calls several
+        functions takes the model apart once, and gives them the chain in its place.
+
+        Args:
+            model: the model; a chain is returned as it is.
 
         Raises:
             InputError: not a functional model, one without residual units, or with something between them.
         """
+        if isinstance(model, Chain):
+            return model
         check_functional(model, "analyzed")
         layers = [layer for layer in model.layers if units_in(layer)]
         if not layers:
@@ -165,6 +177,10 @@ class Chain:
             mask = masks[0] if masks else None
         links = tuple(replace(link, mask=mask) for link in self.links)
         return replace(self, links=links), ops.cast(x, links[0].unit.compute_dtype)
+
+    def for_copies(self, count: int) -> Chain:
+        """Return the chain for a batch of `count` copies of the inputs, one after the other."""
+        return replace(self, links=tuple(link.for_copies(count) for link in self.links))
 
     def after(self, x: Any, training: bool = False) -> Any:
         """Return the model's output, given that of the last unit."""

@@ -44,12 +44,14 @@ class UnitPath:
         before_split: what stands between the addition before and the split.
         shortcut: what stands on the shortcut.
         faults: a sentence each; empty where the path is the identity, or a projection that changes the shape.
+        copies: how many units are meant: more than 1 in a `UnitStack`, whose units are alike.
     """
 
     unit: str
     before_split: tuple[str, ...]
     shortcut: tuple[str, ...]
     faults: tuple[str, ...]
+    copies: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,13 +73,14 @@ class IdentityPath:
 
     def __str__(self) -> str:
         """Return the report, a line a fault."""
+        count = sum(unit.copies for unit in self.units)
         if self.is_clear:
-            return f"{self.model}: {len(self.units)} residual units, and nothing on the identity path"
-        faults = [f"  {unit.unit}: {fault}" for unit in self.units for fault in unit.faults]
-        bad = sum(bool(unit.faults) for unit in self.units)
-        return "\n".join(
-            [f"{self.model}: {bad} of {len(self.units)} residual units have something on the path", *faults]
-        )
+            return f"{self.model}: {count} residual units, and nothing on the identity path"
+        faulty = [unit for unit in self.units if unit.faults]
+        names = {unit.unit: unit.unit + (f" ({unit.copies} units)" if unit.copies > 1 else "") for unit in faulty}
+        faults = [f"  {names[unit.unit]}: {fault}" for unit in faulty for fault in unit.faults]
+        bad = sum(unit.copies for unit in faulty)
+        return "\n".join([f"{self.model}: {bad} of {count} residual units have something on the path", *faults])
 
 
 def check_identity_path(model: keras.Model) -> IdentityPath:
@@ -120,6 +123,7 @@ class _Sum:
     output: Any
     shortcut: tuple[Any, ...]
     layer: ResidualLayer | None = None
+    copies: int = 1
 
 
 def _units(model: keras.Model) -> Iterator[UnitPath]:
@@ -151,9 +155,10 @@ class _Graph:
                 continue
             tensors, output = node.input_tensors, node.outputs[0]
             if units_in(operation):
+                copies = operation.repeats if isinstance(operation, UnitStack) else 1
                 block = operation.unit(0) if isinstance(operation, UnitStack) else operation
                 for number, (suffix, unit) in enumerate(block.residual_layers().items()):
-                    yield _Sum(operation.name + suffix, None if number else tensors[0], output, (), unit)
+                    yield _Sum(operation.name + suffix, None if number else tensors[0], output, (), unit, copies)
             elif type(operation).__name__ == "Add" and len(tensors) == 2:
                 found = self._residual(operation.name, tensors, output)
                 if found is not None:
@@ -252,7 +257,7 @@ def _judge_unit(found: _Sum, unit: ResidualLayer, before: list[Any] | None) -> U
     if unit.placement.after_addition:
         faults.append(f"after the addition: {_words(unit)}; f is not the identity")
     names = () if shortcut.keeps_identity else (type(shortcut).__name__,)
-    return UnitPath(found.name, tuple(map(_name, before or [])), names, tuple(faults))
+    return UnitPath(found.name, tuple(map(_name, before or [])), names, tuple(faults), found.copies)
 
 
 def _words(unit: ResidualLayer) -> str:

@@ -15,8 +15,19 @@ import numpy as np
 
 from keras_preact.analysis.chain import Chain
 from keras_preact.analysis.identity_path import check_identity_path
-from keras_preact.analysis.lesions import leave_out
-from keras_preact.analysis.propagation import dead_fraction, forward_signal, gradient_signal, unrolled_sum
+from keras_preact.analysis.lesions import Lesion, leave_out
+from keras_preact.analysis.propagation import (
+    DeadFraction,
+    ForwardSignal,
+    GradientSignal,
+    Moments,
+    UnrolledSum,
+    dead_fraction,
+    forward_signal,
+    gradient_signal,
+    unrolled_sum,
+)
+from keras_preact.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,22 +36,45 @@ class Inspection:
 
     Attributes:
         model: its name.
+        state: how far it is trained, in words.
         images: what it was shown, in words.
         path: the report of the identity linter, in words.
         forward, gradient, sums, dead, lesions: entries of the functions of `keras_preact.analysis`.
     """
 
     model: str
+    state: str
     images: str
     path: str
-    forward: list[Any]
-    gradient: list[Any]
-    sums: list[Any]
-    dead: list[Any]
-    lesions: list[Any]
+    forward: list[ForwardSignal]
+    gradient: list[GradientSignal]
+    sums: list[UnrolledSum]
+    dead: list[DeadFraction]
+    lesions: list[Lesion]
+
+    @property
+    def unrolled_error(self) -> float:
+        """The greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage."""
+        return max((entry.error for entry in self.sums), default=0.0)
+
+    @property
+    def gradient_ratio(self) -> float:
+        """‖∂E/∂x_l‖ at the first unit over that at the output of the last."""
+        return self.gradient[0].norm / self.gradient[-1].norm
+
+    @property
+    def direct_ratio(self) -> float:
+        """Norm of the first term of Eq. (5) at the last stage's second unit over ‖∂E/∂x_L‖: 1 along an identity path.
+
+        The first unit changes the shape, and is no part of the equation.
+        """
+        stage = [entry for entry in self.gradient if entry.stage == self.gradient[-1].stage]
+        return stage[min(1, len(stage) - 1)].direct / stage[-1].norm
 
 
-def inspect_model(model: keras.Model, images: np.ndarray, labels: np.ndarray, shown: str) -> Inspection:
+def inspect_model(
+    model: keras.Model, images: np.ndarray, labels: np.ndarray, shown: str, state: str = "at initialization"
+) -> Inspection:
     """Measure a network.
 
     Args:
@@ -48,31 +82,72 @@ def inspect_model(model: keras.Model, images: np.ndarray, labels: np.ndarray, sh
         images: as the model takes them (batch, height, width, channels).
         labels: class numbers (batch,).
         shown: what the images are, in words.
+        state: how far the model is trained, in words. Default `"at initialization"`.
 
     Raises:
         InputError: a model without such units.
     """
-    Chain.of(model)  # refuses a model that cannot be taken apart, before anything is computed
+    chain = Chain.of(model)  # once for all, and before anything is computed
     return Inspection(
         model.name,
+        state,
         shown,
         str(check_identity_path(model)),
-        forward_signal(model, images),
-        gradient_signal(model, images, labels),
-        unrolled_sum(model, images),
-        dead_fraction(model, images),
-        leave_out(model, images, labels),
+        forward_signal(chain, images),
+        gradient_signal(chain, images, labels),
+        unrolled_sum(chain, images),
+        dead_fraction(chain, images),
+        leave_out(chain, images, labels),
     )
 
 
 def write_inspection(inspection: Inspection, folder: Path) -> Path:
     """Write `inspection.json` and `inspection.html`, which holds its figures; return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    data = dataclasses.asdict(inspection)
-    (folder / "inspection.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    (folder / "inspection.json").write_text(_json(dataclasses.asdict(inspection)), encoding="utf-8")
     page = folder / "inspection.html"
     page.write_text(_page(inspection), encoding="utf-8")
     return page
+
+
+def _json(data: dict[str, Any]) -> str:
+    """Return an inspection as JSON, one unit a line, with 7 digits: small at a thousand layers, and easy to compare."""
+    data = json.loads(json.dumps(data), parse_float=lambda number: float(f"{float(number):.7g}"))
+    entries = []
+    for key, value in data.items():
+        if isinstance(value, list):
+            value = "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in value) + "\n ]"
+        else:
+            value = json.dumps(value, ensure_ascii=False)
+        entries.append(f' "{key}": {value}')
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+def read_inspection(folder: Path) -> Inspection:
+    """Return what `write_inspection` wrote into a folder.
+
+    Raises:
+        InputError: there is no inspection, or it cannot be read.
+    """
+    path = folder / "inspection.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        for entry in data["forward"]:
+            entry.update(x=Moments(**entry["x"]), residual=Moments(**entry["residual"]))
+        for key, kind in _ENTRIES.items():
+            data[key] = [kind(**entry) for entry in data[key]]
+        return Inspection(**data)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"{path} cannot be read as an inspection: {error}; write it again with `inspect`") from None
+
+
+_ENTRIES: dict[str, Any] = {
+    "forward": ForwardSignal,
+    "gradient": GradientSignal,
+    "sums": UnrolledSum,
+    "dead": DeadFraction,
+    "lesions": Lesion,
+}
 
 
 def _page(found: Inspection) -> str:
@@ -83,11 +158,11 @@ def _page(found: Inspection) -> str:
         plots.gradient_figure({found.model: found.gradient}),
         plots.lesions_figure(found.lesions),
     ]
-    worst = max((entry.error for entry in found.sums), default=0.0)
     dead = max((entry.zeros for entry in found.dead), default=None)
     sentences = [
-        f"Shown to the network: {found.images}. Batch norm used their statistics, except where units are left out.",
-        f"Eq. (4), x_L = x_l + ΣF, holds within each stage but for {worst:.2g} of ‖x_L‖ at most.",
+        f"The network is {found.state}. Shown to it: {found.images}. "
+        "Batch norm used their statistics, except where units are left out.",
+        f"Eq. (4), x_L = x_l + ΣF, holds within each stage but for {found.unrolled_error:.2g} of ‖x_L‖ at most.",
         "No unit ends in a ReLU."
         if dead is None
         else f"The ReLU after the addition sets up to {100 * dead:.0f} % of a unit's output to zero.",

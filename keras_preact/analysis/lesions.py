@@ -14,16 +14,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.analysis.chain import Chain, Link
+from keras_preact.analysis.chain import Chain, Link, Pass
 from keras_preact.analysis.propagation import as_float64, loss_gradient
 from keras_preact.errors import InputError
 
 
-def leave_out(model: keras.Model, images: Any, labels: Any) -> list[Lesion]:
+def leave_out(model: keras.Model | Chain, images: Any, labels: Any) -> list[Lesion]:
     """Return the test error with each unit left out in turn, and first that of the whole network.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         labels: class numbers (batch,).
 
@@ -40,11 +40,28 @@ def leave_out(model: keras.Model, images: Any, labels: Any) -> list[Lesion]:
     """
     chain, x = Chain.of(model).start(images)
     passes = list(chain.passes(x))
-    lesions = [Lesion("none", 0, _error(chain, passes[-1][2].output, labels))]
-    for k, (link, x, terms) in enumerate(passes):
-        x = link.along_shortcut(x, ops.zeros_like(terms.residual))
-        lesions.append(Lesion(link.name, link.stage, _error(chain, _run(chain.links[k + 1 :], x), labels)))
+    lesions = [Lesion("none", 0, *_errors(chain, passes[-1][2].output, labels))]
+    for first in range(0, len(passes), _TOGETHER):
+        group = range(first, min(first + _TOGETHER, len(passes)))
+        links = [chain.links[place] for place in group]
+        errors = _errors(chain, _each_left_out(passes, group), labels, len(group))
+        lesions += [Lesion(link.name, link.stage, error) for link, error in zip(links, errors, strict=True)]
     return lesions
+
+
+_TOGETHER = 16
+"""Lesions that pass the rest of the network as one batch: at a thousand layers, calls cost more than what they do."""
+
+
+def _each_left_out(passes: Sequence[Pass], group: range) -> Any:
+    """Return the outputs of the last unit with each unit of the group left out, one after the other, as one batch."""
+    outputs = None
+    for place, (link, x, terms) in enumerate(passes[group.start :], start=group.start):
+        batches = [] if outputs is None else [link.for_copies(min(place - group.start, len(group)))(outputs)]
+        if place in group:
+            batches.append(link.along_shortcut(x, ops.zeros_like(terms.residual)))
+        outputs = ops.concatenate(batches)
+    return outputs
 
 
 @dataclass(frozen=True)
@@ -63,12 +80,12 @@ class Lesion:
 
 
 def swap(
-    model: keras.Model, images: Any, labels: Any, swaps: Sequence[int] = (1, 2, 4, 8), seed: int = 0
+    model: keras.Model | Chain, images: Any, labels: Any, swaps: Sequence[int] = (1, 2, 4, 8), seed: int = 0
 ) -> list[Swap]:
     """Return the test error after random swaps of units of equal shape.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         labels: class numbers (batch,).
         swaps: how many pairs are exchanged, one after the other.
@@ -92,7 +109,7 @@ def swap(
             rows.setdefault(link.stage, []).append(place)
     pairs = [(a, b) for row in rows.values() for i, a in enumerate(row) for b in row[i + 1 :]]
     if not pairs:
-        raise InputError(f"{model.name} has no two units of equal shape: there is nothing to swap")
+        raise InputError(f"{chain.name} has no two units of equal shape: there is nothing to swap")
     rng = np.random.default_rng(seed)
     results = []
     for count in swaps:
@@ -100,7 +117,7 @@ def swap(
         for a, b in rng.choice(pairs, size=count):
             order[a], order[b] = order[b], order[a]
         output = _run([chain.links[place] for place in order], start)
-        results.append(Swap(count, _order_kept(order, list(rows.values())), _error(chain, output, labels)))
+        results.append(Swap(count, _order_kept(order, list(rows.values())), *_errors(chain, output, labels)))
     return results
 
 
@@ -126,7 +143,7 @@ def _order_kept(order: Sequence[int], rows: Sequence[Sequence[int]]) -> float:
 
 
 def path_lengths(
-    model: keras.Model, images: Any, labels: Any, samples: int = 10, training: bool = True, seed: int = 0
+    model: keras.Model | Chain, images: Any, labels: Any, samples: int = 10, training: bool = True, seed: int = 0
 ) -> list[PathLength]:
     """Return, for every length of a path, how many paths have it and how much gradient comes along them.
 
@@ -135,7 +152,7 @@ def path_lengths(
     first unit, at each unit through F alone or along the shortcut alone, at the values of an ordinary pass.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         labels: class numbers (batch,).
         samples: random paths of each length. Default 10.
@@ -196,7 +213,7 @@ def _run(links: Sequence[Link], x: Any) -> Any:
     return x
 
 
-def _error(chain: Chain, x: Any, labels: Any) -> float:
-    """Return the error in % of the classes that the network tells from the output of its last unit."""
-    told = np.argmax(as_float64(chain.after(x)), axis=-1)
-    return float(100 * np.mean(told != np.asarray(labels)))
+def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
+    """Return the errors in % of the classes told from the last unit's outputs, of each of `count` batches in one."""
+    told = np.argmax(as_float64(chain.for_copies(count).after(x)), axis=-1)
+    return [float(100 * np.mean(batch != np.asarray(labels))) for batch in np.split(told, count)]

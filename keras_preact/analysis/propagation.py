@@ -28,11 +28,11 @@ from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import ConstantScaling
 
 
-def forward_signal(model: keras.Model, images: Any, training: bool = True) -> list[ForwardSignal]:
+def forward_signal(model: keras.Model | Chain, images: Any, training: bool = True) -> list[ForwardSignal]:
     """Return norm, mean and variance of x_l and of F(x_l) at every unit, in order.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         training: whether batch norm uses the batch's statistics. Default `True`.
 
@@ -97,12 +97,16 @@ class ForwardSignal:
 
 
 def gradient_signal(
-    model: keras.Model, images: Any, labels: Any, training: bool = True, loss: Callable[[Any, Any], Any] | None = None
+    model: keras.Model | Chain,
+    images: Any,
+    labels: Any,
+    training: bool = True,
+    loss: Callable[[Any, Any], Any] | None = None,
 ) -> list[GradientSignal]:
     """Return the exact ∂E/∂x_l at every unit's input, in order, and at last that at the output of the last unit.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         labels: what the loss is given with the model's output.
         training: whether batch norm uses the batch's statistics. Default `True`.
@@ -182,14 +186,14 @@ def _cross_entropy(labels: Any, logits: Any) -> Any:
     return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
-def unrolled_sum(model: keras.Model, images: Any, training: bool = True) -> list[UnrolledSum]:
+def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True) -> list[UnrolledSum]:
     """Return, for every unit whose shortcut is given x_l, how far Eq. (4) is from holding: x_L − x_l − Σ F(x_i).
 
     In full pre-activation networks it holds but for the rounding of floats; where something scales the shortcut or
     stands after the addition, it does not.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         training: whether batch norm uses the batch's statistics. Default `True`.
 
@@ -233,11 +237,11 @@ class UnrolledSum:
     error: float
 
 
-def scaling_factor(model: keras.Model, images: Any, training: bool = True) -> list[ScalingFactor]:
+def scaling_factor(model: keras.Model | Chain, images: Any, training: bool = True) -> list[ScalingFactor]:
     """Measure what the shortcuts alone make of signal and gradient, at every unit that they pass x_l on: Eq. (7), (8).
 
     Args:
-        model: a functional model whose units have constant shortcuts: the identity, or `ConstantScaling`.
+        model: a functional model whose units have constant shortcuts, the identity or `ConstantScaling`; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         training: whether batch norm uses the batch's statistics. Default `True`.
 
@@ -346,11 +350,11 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
     return float(np.abs(after - before).max() / np.abs(before).max())
 
 
-def dead_fraction(model: keras.Model, images: Any, training: bool = False) -> list[DeadFraction]:
+def dead_fraction(model: keras.Model | Chain, images: Any, training: bool = False) -> list[DeadFraction]:
     """Return, for every unit that ends in a ReLU, how much of its output is zero; nothing for the others.
 
     Args:
-        model: a functional model whose residual units follow one another; rolled or not.
+        model: a functional model whose residual units follow one another, rolled or not; or its chain.
         images: float (batch, height, width, channels), as the model takes them.
         training: whether batch norm uses the batch's statistics. Default `False`.
 
@@ -393,7 +397,7 @@ class DeadFraction:
     channels: float
 
 
-def _passes(model: keras.Model, inputs: Any, training: bool) -> Iterator[Pass]:
+def _passes(model: keras.Model | Chain, inputs: Any, training: bool) -> Iterator[Pass]:
     chain, x = Chain.of(model).start(inputs, training)
     return chain.passes(x, training)
 

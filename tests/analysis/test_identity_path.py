@@ -10,6 +10,13 @@ from keras_preact.layers import PreActivation, ResidualUnit
 from keras_preact.models import cifar_resnet, fold, imagenet_resnet
 
 
+def test_the_units_of_a_stack_are_counted():
+    written_out, rolled = (str(check_identity_path(cifar_resnet(20, "original", rolled=r))) for r in (False, True))
+    assert written_out.splitlines()[0] == rolled.splitlines()[0]
+    assert "9 of 9 residual units" in rolled and "stage2_stack (2 units): after the addition: ReLU" in rolled
+    assert "resnet20_full_preactivation: 9 residual units" in str(check_identity_path(cifar_resnet(20, rolled=True)))
+
+
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("depth", [20, 110])
 def test_this_packages_full_pre_activation_networks_pass(depth, rolled):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.analysis import forward_signal, inspect_model, write_inspection
+from keras_preact.analysis import forward_signal, inspect_model, read_inspection, write_inspection
 from keras_preact.models import cifar_resnet
 
 X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
@@ -16,7 +16,8 @@ Y = np.arange(4)
 @pytest.mark.parametrize("placement", ["full_preactivation", "original"])
 def test_the_report_holds_what_was_measured(placement, tmp_path):
     model = cifar_resnet(8, placement, input_shape=(16, 16, 3))
-    page = write_inspection(inspect_model(model, X, Y, "4 images of noise"), tmp_path / "report")
+    found = inspect_model(model, X, Y, "4 images of noise")
+    page = write_inspection(found, tmp_path / "report")
     data = json.loads((tmp_path / "report" / "inspection.json").read_text())
     signal = forward_signal(model, X)
     assert data["forward"][1]["x"]["variance"] == pytest.approx(signal[1].x.variance)
@@ -26,6 +27,28 @@ def test_the_report_holds_what_was_measured(placement, tmp_path):
     assert ("nothing on the identity path" in text) == (placement == "full_preactivation")
     assert ("No unit ends in a ReLU" in text) == (placement == "full_preactivation")
     assert str(tmp_path) not in text
+    again = read_inspection(tmp_path / "report")
+    assert (again.model, again.state) == (model.name, "at initialization")
+    assert again.forward[0].x.norm == pytest.approx(found.forward[0].x.norm, rel=1e-6)
+    assert [entry.error for entry in again.lesions] == pytest.approx([entry.error for entry in found.lesions])
+
+
+def test_ratios_of_an_inspection_are_those_of_the_paper():
+    """Eq. (5): along an identity path the direct term of the gradient is ∂E/∂x_L itself; ReLUs on it take some away."""
+    inspections = [
+        inspect_model(cifar_resnet(20, placement, input_shape=(16, 16, 3)), X, Y, "noise")
+        for placement in ("full_preactivation", "original")
+    ]
+    assert inspections[0].direct_ratio == 1 and inspections[1].direct_ratio < 0.9
+    assert inspections[0].unrolled_error < 1e-6 and inspections[1].unrolled_error > 0.1
+
+
+def test_an_inspection_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match="cannot be read as an inspection"):
+        read_inspection(tmp_path)
+    (tmp_path / "inspection.json").write_text('{"forward": [{"x": {}}]}')
+    with pytest.raises(InputError, match="write it again"):
+        read_inspection(tmp_path)
 
 
 def test_nothing_is_written_for_a_model_without_units(tmp_path):

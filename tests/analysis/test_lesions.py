@@ -3,9 +3,12 @@
 import numpy as np
 import pytest
 from harness import disturb
+from keras import ops
 
 from keras_preact import InputError
-from keras_preact.analysis import leave_out, path_lengths, swap
+from keras_preact.analysis import Chain, leave_out, path_lengths, swap
+from keras_preact.analysis.lesions import _each_left_out
+from keras_preact.analysis.propagation import as_float64
 from keras_preact.models import cifar_resnet
 
 RNG = np.random.default_rng(1)
@@ -33,6 +36,22 @@ def test_leaving_out_a_unit_is_leaving_out_its_branch():
     told = np.argmax(model.predict(X, verbose=0), 1)
     lesion = leave_out(model, X, told)[[entry.unit for entry in leave_out(model, X, told)].index("stage2_unit02")]
     assert lesion.error == 0
+
+
+def test_units_left_out_in_one_batch_are_left_out_each():
+    model = network(20)
+    disturb(model)
+    chain, x = Chain.of(model).start(X)
+    passes = list(chain.passes(x))
+    group = range(2, 6)
+    found = np.split(as_float64(_each_left_out(passes, group)), len(group))
+    for place, output in zip(group, found, strict=True):
+        link, x, terms = passes[place]
+        x = link.along_shortcut(x, ops.zeros_like(terms.residual))
+        for link in chain.links[place + 1 :]:
+            x = link(x)
+        np.testing.assert_allclose(output, as_float64(x), rtol=1e-4, atol=1e-4)
+    assert np.abs(found[0] - found[1]).max() > 0.01
 
 
 def test_swaps_keep_to_units_of_one_shape():

@@ -19,6 +19,7 @@ from keras_preact.analysis import (
     unrolled_sum,
     write_inspection,
 )
+from keras_preact.analysis.lesions import _each_left_out
 from keras_preact.analysis.propagation import loss_gradient
 from keras_preact.layers import AttentionUnit, deepnorm
 from keras_preact.models import Classification, NextToken, Tokens, transformer
@@ -154,6 +155,19 @@ def test_identity_error():
         unit.build((None, 6, 8))
     assert identity_error(units["pre_norm"]) == 0
     assert identity_error(units["post_norm"]) > 0.01
+
+
+def test_units_left_out_in_one_batch_keep_the_padding_of_their_sequences():
+    chain, x = Chain.of(network()).start(X)
+    passes = list(chain.passes(x))
+    count = len(passes)
+    outputs = chain.for_copies(count).after(_each_left_out(passes, range(count)))
+    for left_out, found in zip(chain.links, np.split(array(outputs), count), strict=True):
+        x = passes[0][1]
+        for link in chain.links:
+            residual = link.terms(x).residual
+            x = link.along_shortcut(x, 0 * residual if link is left_out else residual)
+        np.testing.assert_allclose(found, array(chain.after(x)), rtol=1e-4, atol=1e-4)
 
 
 def test_inspection(tmp_path):
