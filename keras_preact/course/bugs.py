@@ -1,0 +1,91 @@
+"""Exercises of notebook 10, and the network with a fault that one of them is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+from keras import layers
+
+from keras_preact.course.exercise import Wrong, exercise, expect_array, expect_function, is_close, refuse_mistakes
+from keras_preact.layers import ResidualUnit
+
+
+def network_with_a_fault() -> keras.Model:
+    """Return a network of nine units, `unit1` to `unit9`, one of which has something on its identity path."""
+    faulty = int(np.random.default_rng(2016).integers(2, 9))
+    x = inputs = keras.Input((16, 16, 8))
+    for number in range(1, 10):
+        y = layers.ReLU()(layers.BatchNormalization()(x))
+        y = layers.Conv2D(8, 3, padding="same", use_bias=False)(y)
+        skip = layers.Dropout(0.1)(x) if number == faulty else x
+        x = layers.Add(name=f"unit{number}")([skip, y])
+    return keras.Model(inputs, layers.GlobalAveragePooling2D()(x), name="nine_units")
+
+
+class _Copied(layers.Layer):
+    """The unit with an activated shortcut, its branch zero."""
+
+    def call(self, x: Any) -> Any:
+        return keras.ops.relu(x)
+
+
+def _candidates() -> dict[str, tuple[Any, bool]]:
+    def unit(**options: Any) -> Any:
+        return ResidualUnit(4, zero_init_residual=True, **options)
+
+    scaled = unit(shortcut="constant_scaling(shortcut=0.999, residual=1)")
+    return {
+        "the full pre-activation unit": (unit(), True),
+        "the unit with ReLU before the addition": (unit(placement="relu_before_addition"), True),
+        "the original unit, which has a ReLU after the addition": (unit(placement="original"), False),
+        "a unit with an activated shortcut": (_Copied(), False),
+        "a unit that scales its shortcut by 0.999": (scaled, False),
+        "a unit that forgets its shortcut": (layers.Rescaling(0.0), False),
+    }
+
+
+@exercise("10.1")
+def a_test_of_the_identity(answer: Any) -> str:
+    test = expect_function(answer)
+    for name, (unit, is_identity) in _candidates().items():
+        said = test(unit)
+        if said is None or said is ...:
+            raise Wrong("your test returns nothing; return True or False.")
+        if bool(said) != is_identity:
+            if name.startswith("the original"):
+                raise Wrong(f"your test passes {name}. Are there negative values among its inputs?")
+            if "0.999" in name:
+                raise Wrong(f"your test passes {name}. An identity is exact: compare to the bit.")
+            raise Wrong(f"your test {'fails' if is_identity else 'passes'} {name}.")
+    return "It passes the two identities and catches the four others."
+
+
+@exercise("10.2")
+def find_the_fault(answer: Any) -> str:
+    model = network_with_a_fault()
+    names = [layer.name for layer in model.layers if isinstance(layer, layers.Add)]
+    if answer not in names:
+        raise Wrong(f"give the name of a unit: {', '.join(names)}.")
+    graph_input = model.get_layer(str(answer)).input[0]
+    if not any(isinstance(layer, layers.Dropout) and layer.output is graph_input for layer in model.layers):
+        raise Wrong(f"{answer} adds its input as it is. Ask check_identity_path.")
+    return "A dropout on the shortcut: in training it scales and cuts what should pass as it is (Table 1: fails)."
+
+
+@exercise("10.3")
+def coupled_decay(answer: Any) -> str:
+    w, g, rate, decay = np.array([2.0, -1.0]), np.array([0.5, 0.25]), 0.1, 0.01
+    new = expect_array(expect_function(answer)(w.copy(), g, rate, decay), w.shape)
+    mistakes = {
+        "the decay is not multiplied by the learning rate: it belongs to the gradient.": w - rate * g - decay * w,
+        "it decays twice as fast: that is the gradient of λ‖w‖², not of ½λ‖w‖².": w - rate * (g + 2 * decay * w),
+        "there is no decay in it.": w - rate * g,
+        "the sign of the decay is wrong: the weights grow.": w - rate * (g - decay * w),
+        "you step up the gradient, not down.": w + rate * (g + decay * w),
+    }
+    refuse_mistakes(new, mistakes, 1e-7)
+    if not is_close(new, w - rate * (g + decay * w), 1e-7):
+        raise Wrong("it is not w − η (g + λw).")
+    return "Without momentum, decoupled decay of ηλ would be the same; with momentum it is not."

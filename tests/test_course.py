@@ -1,0 +1,323 @@
+"""Every exercise takes a right answer, and tells what is wrong with the wrong ones that readers give."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from keras import layers
+
+from keras_preact import InputError
+from keras_preact.course import check, results_folder
+from keras_preact.layers import Shortcut
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def conv(x):
+    return layers.Conv2D(16, 3, padding="same", use_bias=False)(layers.ReLU()(layers.BatchNormalization()(x)))
+
+
+def copied_unit(x):
+    out = layers.ReLU()(layers.BatchNormalization()(x))
+    return layers.Add()([conv(layers.Conv2D(16, 3, padding="same")(out)), out])
+
+
+def backwards(g, jacobians):
+    direct, through = two_terms(g, jacobians)
+    return through, direct
+
+
+def two_terms(g, jacobians):
+    whole = g
+    for jacobian in reversed(jacobians):
+        whole = whole + whole @ jacobian
+    return g, whole - g
+
+
+def run_stack(body, x, w):
+    for weights in w:
+        x = body(x, weights)
+    return x
+
+
+def pre_norm(x, norm1, attention, norm2, feed_forward):
+    x = x + attention(norm1(x))
+    return x + feed_forward(norm2(x))
+
+
+def activated_path(x, norm1, attention, norm2, feed_forward):
+    x = norm1(x)
+    x = norm2(x + attention(x))
+    return x + feed_forward(x)
+
+
+def changes_x(x, a, b):
+    x += relu(relu(x) @ a) @ b
+    return x
+
+
+class Forgets(Shortcut):
+    keeps_identity = True
+
+    def __init__(self, c=0.1, **kwargs):
+        super().__init__(**kwargs)
+        self.c = c
+
+    def call(self, x, residual):
+        return x + self.c * residual
+
+
+class Damped(Forgets):
+    def get_config(self):
+        return {**super().get_config(), "c": self.c}
+
+
+NORMAL = np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype("float32")
+IDENTITIES = ["relu_before_addition", "relu_only_preactivation", "full_preactivation", "bn_only_preactivation"]
+
+RIGHT = {
+    "00.1": IDENTITIES,
+    "00.2": relu,
+    "00.3": 54,
+    "01.1": lambda x, a, b: x + relu(relu(x) @ a) @ b,
+    "01.2": ["BN", "ReLU", "conv"] * 2,
+    "01.3": lambda x: layers.Add()([x, conv(conv(x))]),
+    "02.1": lambda x, residuals: x + sum(residuals),
+    "02.2": -1,
+    "02.3": two_terms,
+    "03.1": np.prod,
+    "03.2": 93,
+    "03.3": 0.5 ** (1 / 54),
+    "06.1": lambda depth, convolutions: (depth - 2) / (3 * convolutions),
+    "06.2": run_stack,
+    "06.3": 11,
+    "07.1": 2**15,
+    "07.2": lambda step: 0.01 if step < 400 else 0.1 if step < 32_000 else 0.01 if step < 48_000 else 0.001,
+    "07.3": ["weights", "moving averages", "momentum", "step", "random state"],
+    "09.1": pre_norm,
+    "09.2": lambda depths, norms: np.polyfit(np.log(depths), np.log(norms), 1)[0],
+    "09.3": lambda step, peak, steps: peak * min(1, step / steps),
+    "10.1": lambda unit: np.array_equal(np.array(unit(NORMAL)), NORMAL),
+    "10.2": "unit3",
+    "10.3": lambda w, g, rate, decay: w - rate * (g + decay * w),
+    "11.1": lambda units: units**-0.5,
+    "11.2": (1 / 8**0.5 / 2, 1 / 128**0.5 / 2),
+    "11.3": Damped,
+}
+
+WRONG = [
+    ("00.1", "full_preactivation", "give a list"),
+    ("00.1", ["pre"], "pre is no placement"),
+    ("00.1", ["original"], "original has relu after the addition"),
+    ("00.1", IDENTITIES[1:], "left out relu_before_addition"),
+    ("00.2", lambda x: x, "that is the pre-activation unit"),
+    ("00.2", lambda x: 0 * x, "The copy on the shortcut"),
+    ("00.2", lambda x: -x, "of x = −2 your function makes 2"),
+    ("00.2", lambda x: x[0], "the shape (4,)"),
+    ("00.2", 3, "give a function, not a int"),
+    ("00.3", 18, "units of one stage"),
+    ("00.3", 110, "counted convolutions"),
+    ("00.3", 55, "55 is not it"),
+    ("00.3", "many", "give a number, not a str"),
+    ("00.3", float("nan"), "no finite number"),
+    ("01.1", lambda x, a, b: relu(x + relu(relu(x) @ a) @ b), "ReLU after the addition"),
+    ("01.1", lambda x, a, b: relu(x) + relu(relu(x) @ a) @ b, "your shortcut carries relu(x)"),
+    ("01.1", lambda x, a, b: relu(relu(x) @ a) @ b, "the shortcut is missing"),
+    ("01.1", lambda x, a, b: x + relu(x @ a) @ b, "that is the original order"),
+    ("01.1", lambda x, a, b: x + relu(relu(x) @ a @ b), "belongs before it"),
+    ("01.1", lambda x, a, b: x + relu(x) @ a @ b, "two linear maps are one"),
+    ("01.1", lambda x, a, b: x * 7, "it is not x + relu(relu(x) W1) W2"),
+    ("01.1", changes_x, "changes x itself"),
+    ("01.1", lambda x, a, b: None, "returns nothing"),
+    ("01.1", lambda x: x, "checking it raised TypeError"),
+    ("01.2", "BN ReLU conv", "give a list"),
+    ("01.2", ["BN", "ReLU", "pool"], "'pool' is none of"),
+    ("01.2", ["BN", "ReLU", "conv"], "you gave 3 words"),
+    ("01.2", ["conv", "BN", "ReLU"] * 2, "a plain network's order"),
+    ("01.2", ["ReLU", "BN", "conv"] * 2, "BN stands after ReLU"),
+    ("01.2", ["BN", "ReLU", "conv", "conv", "BN", "ReLU"], "place 4 is wrong"),
+    ("01.3", copied_unit, "the linter says of your unit"),
+    ("01.3", lambda x: layers.ReLU()(layers.Add()([x, conv(conv(x))])), "ReLU"),
+    ("01.3", lambda x: layers.Conv2D(4, 1)(x), "it must keep the shape"),
+    ("01.3", conv, "no keras.layers.Add"),
+    ("01.3", lambda x: layers.Add()([x, conv(x)]), "its branch has 1 convolutions"),
+    ("01.3", lambda x: 3, "must return the tensor"),
+    ("02.1", lambda x, residuals: sum(residuals), "x_l itself is missing"),
+    ("02.1", lambda x, residuals: relu(x + sum(residuals)), "there is a ReLU in it"),
+    ("02.1", lambda x, residuals: x + np.prod(residuals, axis=0), "they add up"),
+    ("02.1", lambda x, residuals: x + residuals[-1], "the last residual alone"),
+    ("02.1", lambda x, residuals: x + sum(residuals[:-1]), "left out the last"),
+    ("02.1", lambda x, residuals: x, "it is not x_l + Σ"),
+    ("02.2", 0, "the gradient is 1"),
+    ("02.2", 1, "(1 + w)² = 4"),
+    ("02.2", -2, "not 0"),
+    ("02.3", lambda g, jacobians: g, "return two things"),
+    ("02.3", backwards, "the other way round"),
+    ("02.3", lambda g, jacobians: (0 * g, g), "whatever F is"),
+    ("02.3", lambda g, jacobians: (g, g @ sum(jacobians)), "unit by unit"),
+    ("02.3", lambda g, jacobians: (g, sum(two_terms(g, jacobians))), "take the direct term off"),
+    ("02.3", lambda g, jacobians: two_terms(g, jacobians[::-1]), "begin with the last unit"),
+    ("02.3", lambda g, jacobians: (g, 0 * g), "the term through the weights is"),
+    ("03.1", sum, "passing one unit after the other multiplies"),
+    ("03.1", lambda scales: None, "returns nothing"),
+    ("03.1", lambda scales: 7, "not 0.5"),
+    ("03.2", 92, "still above"),
+    ("03.2", 94, "it happens before"),
+    ("03.2", 92.5, "no number of units"),
+    ("03.3", 0.5, "0.5 to the power of 54"),
+    ("03.3", -0.9, "a negative scale"),
+    ("06.1", lambda depth, convolutions: depth / (3 * convolutions), "two layers are in no unit"),
+    ("06.1", lambda depth, convolutions: (depth - 2) / convolutions, "all three stages"),
+    ("06.1", lambda depth, convolutions: 18, "for depth 1001"),
+    ("06.1", lambda depth, convolutions: None, "returns nothing"),
+    ("06.2", lambda body, x, w: run_stack(body, x, w[::-1]), "begins with the last"),
+    ("06.2", lambda body, x, w: run_stack(body, x, [w[0]] * 5), "the first unit's weights"),
+    ("06.2", lambda body, x, w: body(x, w[0]), "stops after one unit"),
+    ("06.2", lambda body, x, w: run_stack(body, x, w[:-1]), "one unit too early"),
+    ("06.2", lambda body, x, w: x + run_stack(body, x, w), "adds x once more"),
+    ("06.2", lambda body, x, w: [body(x, each) for each in w][-1], "each unit is given x itself"),
+    ("06.2", lambda body, x, w: x, "one after the other"),
+    ("06.3", 110**0.5, "units are whole"),
+    ("06.3", 1, "with k = 1 it is 111.0"),
+    ("06.3", 0, "from 1 to 110"),
+    ("07.1", 20_345, "no power of two"),
+    ("07.1", 2**14, "below 2^-14"),
+    ("07.1", 2**16, "half of 65536 is enough"),
+    ("07.2", lambda step: 0.1, "still the warm-up"),
+    ("07.2", lambda step: 0.01 if step < 399 else 0.1, "a step too early"),
+    ("07.2", lambda step: 0.01 if step <= 400 else 0.1, "counted from 0"),
+    ("07.2", lambda step: None, "returns nothing"),
+    ("07.2", lambda step: 1.0, "at step 0 it gives 1"),
+    ("07.3", "weights", "give a list"),
+    ("07.3", ["weights", "learning rate"], "the schedule at the step"),
+    ("07.3", ["weights", "colour"], "'colour' is not in the list"),
+    ("07.3", ["weights", "moving averages", "step", "random state"], "the momentum"),
+    ("09.1", lambda x, n1, a, n2, f: n2(n1(x + a(x)) + f(n1(x + a(x)))), "that is post-norm"),
+    ("09.1", lambda x, n1, a, n2, f: pre_norm(x, n2, a, n1, f), "the two norms are swapped"),
+    ("09.1", lambda x, n1, a, n2, f: x + a(n1(x)), "feed-forward branch is missing"),
+    ("09.1", lambda x, n1, a, n2, f: x + f(n2(x)), "attention branch is missing"),
+    ("09.1", lambda x, n1, a, n2, f: x + a(n1(x)) + f(n2(x)), "given the same signal"),
+    ("09.1", lambda x, n1, a, n2, f: pre_norm(x, n1, a, lambda y: y, f), "second branch has no norm"),
+    ("09.1", lambda x, n1, a, n2, f: pre_norm(x, lambda y: y, a, n2, f), "first branch has no norm"),
+    ("09.1", lambda x, n1, a, n2, f: f(n2(a(n1(x)))), "shortcuts are missing"),
+    ("09.1", lambda x, n1, a, n2, f: activated_path(x, n1, a, n2, f), "add x itself"),
+    ("09.1", lambda x, n1, a, n2, f: x, "it is not x + attention"),
+    ("09.2", lambda depths, norms: np.polyfit(depths, norms, 1)[0], "take logarithms"),
+    ("09.2", lambda depths, norms: np.polyfit(np.log(depths), np.log(norms), 1), "the first of them"),
+    ("09.2", lambda depths, norms: -RIGHT["09.2"](depths, norms), "the sign is wrong"),
+    ("09.2", lambda depths, norms: 1 / RIGHT["09.2"](depths, norms), "the other way round"),
+    ("09.2", lambda depths, norms: 3.0, "it gives 3"),
+    ("09.2", lambda depths, norms: None, "returns nothing"),
+    ("09.3", lambda step, peak, steps: peak * step / steps, "goes on rising"),
+    ("09.3", lambda step, peak, steps: peak, "it begins at 0.1"),
+    ("09.3", lambda step, peak, steps: peak * min(1, step / steps) ** 2, "not 0.05"),
+    ("09.3", lambda step, peak, steps: None, "returns nothing"),
+    ("10.1", lambda unit: True, "passes the original unit"),
+    ("10.1", lambda unit: np.array_equal(np.array(unit(abs(NORMAL))), abs(NORMAL)), "negative values"),
+    ("10.1", lambda unit: np.allclose(unit(NORMAL), NORMAL, rtol=0.01), "compare to the bit"),
+    ("10.1", lambda unit: False, "fails the full pre-activation unit"),
+    ("10.1", lambda unit: None, "returns nothing"),
+    ("10.2", "unit4", "adds its input as it is"),
+    ("10.2", "stage1_unit04", "give the name of a unit"),
+    ("10.3", lambda w, g, rate, decay: w - rate * g - decay * w, "not multiplied by the learning rate"),
+    ("10.3", lambda w, g, rate, decay: w - rate * (g + 2 * decay * w), "twice as fast"),
+    ("10.3", lambda w, g, rate, decay: w - rate * g, "no decay in it"),
+    ("10.3", lambda w, g, rate, decay: w - rate * (g - decay * w), "the weights grow"),
+    ("10.3", lambda w, g, rate, decay: w + rate * (g + decay * w), "up the gradient"),
+    ("10.3", lambda w, g, rate, decay: w, "it is not w"),
+    ("11.1", lambda units: 1 / units, "scales count twice"),
+    ("11.1", lambda units: 1, "the variance at the end is 5"),
+    ("11.1", lambda units: None, "returns nothing"),
+    ("11.2", 0.2, "give two numbers"),
+    ("11.2", (1, 2, 3), "not 3"),
+    ("11.2", (64**-0.25, 1024**-0.25), "that is β"),
+    ("11.2", (2 * 8**0.5, 2 * 128**0.5), "the other way round"),
+    ("11.2", (1 / 128**0.5 / 2, 1 / 8**0.5 / 2), "first for 8 blocks"),
+    ("11.2", (1, 1), "α is 2"),
+    ("11.3", 3, "give a class"),
+    ("11.3", type("Empty", (Shortcut,), {}), "no call"),
+    ("11.3", Forgets, "must be in get_config"),
+    (
+        "11.3",
+        type("Half", (Shortcut,), {"call": lambda self, x, residual: 0.1 * (x + residual)}),
+        "x is scaled as well",
+    ),
+    ("11.3", type("Sum", (Shortcut,), {"call": lambda self, x, residual: x + residual}), "it should be 2"),
+    ("11.3", type("Fixed", (Shortcut,), {"call": lambda self, x, residual: x + 0.1 * residual}), "takes no c"),
+    ("11.3", type("Shy", (Damped,), {"keeps_identity": False}), "does not say so"),
+]
+
+
+@pytest.mark.parametrize("number", RIGHT)
+def test_a_right_answer_is_right_and_none_is_open(number, capsys):
+    check(number, RIGHT[number])
+    assert capsys.readouterr().out.startswith(f"{number} right. ")
+    check(number, ...)
+    assert "open: put your answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number, answer, words", WRONG, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_wrong_answer_is_told_what_is_wrong(number, answer, words, capsys):
+    check(number, answer)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{number} not yet: ") and words in printed
+
+
+def test_every_exercise_has_a_wrong_answer_too():
+    assert {number for number, _, _ in WRONG} == set(RIGHT)
+
+
+def test_the_kept_results_are_found_from_the_notebooks_and_missed_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(FOLDER)
+    assert results_folder() == FOLDER.parent / "results"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="in a clone of the repository"):
+        results_folder()
+
+
+def test_the_page_of_the_course_has_every_notebook_and_links_to_what_is_there():
+    links = re.findall(r"\]\(([^)\s]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8"))
+    assert all((FOLDER / link).exists() for link in links)
+    assert {path.name for path in FOLDER.glob("[0-9]*.ipynb")} <= set(links)
+
+
+def test_an_unknown_exercise():
+    with pytest.raises(InputError, match="unknown notebook '99'"):
+        check("99.1", 0)
+    with pytest.raises(InputError, match=r"unknown exercise '00\.9'"):
+        check("00.9", 0)
+
+
+def cells(path, kind):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    return ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == kind]
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("[0-9]*.ipynb")), ids=lambda path: path.name)
+class TestEveryNotebook:
+    def test_says_what_it_is_about_and_what_it_does_not_show(self, path):
+        text = "\n".join(cells(path, "markdown"))
+        for words in ("**You will learn**", "**You need**", "**It takes**", "Predict before you run", "does not show"):
+            assert words in text, words
+
+    def test_links_to_what_is_there(self, path):
+        links = re.findall(r"\]\(([^)\s]+)\)", "\n".join(cells(path, "markdown")))
+        missing = [link for link in links if "://" not in link and not (path.parent / link.partition("#")[0]).exists()]
+        assert links and not missing
+
+    def test_has_three_exercises_with_solutions(self, path):
+        number = path.name[:2]
+        wanted = {n for n in RIGHT if n.startswith(number)}
+        asked = re.findall(r'check\("([\d.]+)", ', "\n".join(cells(path, "code")))
+        assert len(asked) >= 3 and set(asked) == wanted
+        solutions = FOLDER / "solutions" / f"{number}_solutions.ipynb"
+        solved = json.loads(solutions.read_text(encoding="utf-8"))["cells"]
+        said = "".join("".join(o.get("text", "")) for c in solved for o in c.get("outputs", []))
+        assert set(re.findall(r"([\d.]+) right\.", said)) == wanted and "not yet" not in said
+        assert solutions.name in "\n".join(cells(path, "markdown"))
