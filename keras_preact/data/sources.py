@@ -363,6 +363,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:
     """Return a remark that names the data sets meant, perhaps."""
-    bundled = ("bundled", "folder", "reviews", "characters", "weather")
-    close = difflib.get_close_matches(name, [*known, *bundled], n=3)
+    from keras_preact.data.sequences import SEQUENCES
+
+    close = difflib.get_close_matches(name, [*known, "bundled", "folder", *SEQUENCES], n=3)
     return f" (did you mean {', '.join(close)}?)" if close else ""

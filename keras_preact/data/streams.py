@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_preact.data.sequences import SEQUENCES
 from keras_preact.data.sources import ArraySplit, ImageDataset, ImageSplit, nearest_names
 from keras_preact.errors import InputError
 
@@ -80,8 +81,8 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
     except tfds.core.DatasetNotFoundError:
         near = nearest_names(name, tfds.list_builders(with_community_datasets=False))
         raise InputError(
-            f"there is no data set {name!r}{near}; give 'bundled', 'folder', 'reviews', "
-            "'characters', 'weather' or a name of tensorflow-datasets"
+            f"there is no data set {name!r}{near}; give 'bundled', 'folder', {', '.join(map(repr, SEQUENCES))} or a "
+            "name of tensorflow-datasets"
         ) from None
     except Exception as error:
         raise InputError(
