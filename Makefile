@@ -42,7 +42,7 @@ bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
 
 notebooks: $(VENV)/installed-tests
-	PYTEST_CURRENT_TEST=1 $(QUIET) $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb
+	PYTEST_CURRENT_TEST=1 $(QUIET) $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb notebooks/solutions/*.ipynb
 	$(BIN)/python tests/test_notebooks.py
 
 $(VENV)/bin/python:

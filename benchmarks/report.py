@@ -163,9 +163,7 @@ DEFAULTS = (
 
 def report(results: dict[str, Any]) -> str:
     """Return everything as Markdown: claims, defaults, then each comparison: medians, and each over the first."""
-    lines = ["# Benchmarks", "", _machine(results), ""]
-    lines += [results["note"], ""] if "note" in results else []
-    lines += _claims_table(results)
+    lines = ["# Benchmarks", "", _machine(results), "", *_claims_table(results)]
     lines += [
         "Where there are several others, the best of them counts. In the tables: float32 where no precision is named; "
         "“default” is what `keras-preact train` does on this machine; “start” has batch 8, and its memory is the "

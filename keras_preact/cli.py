@@ -287,7 +287,17 @@ def _evaluate(options: argparse.Namespace) -> None:
 def _reproduce(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
     from keras_preact.errors import check_choice
-    from keras_preact.experiments import BUDGETS, COLUMNS, EXPERIMENTS, Store, cells, lines, plan, run_missing
+    from keras_preact.experiments import (
+        BUDGETS,
+        COLUMNS,
+        EXPERIMENTS,
+        Store,
+        cells,
+        lines,
+        plan,
+        run_missing,
+        without_empty_columns,
+    )
     from keras_preact.training import default_precision
 
     if options.table == "initialization":
@@ -315,7 +325,7 @@ def _reproduce(options: argparse.Namespace) -> None:
     found = lines(experiment, budget, Store([options.out, options.results]), chosen)
     # Names instead of titles and networks: a terminal has 80 columns.
     rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
-    console.print(table(["row", *COLUMNS[2:]], rows, title=experiment.title))
+    console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))
     networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
     say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
 
@@ -366,17 +376,43 @@ def _info(options: argparse.Namespace) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
+    import keras
+
     from keras_preact.analysis import inspect_model, write_inspection
     from keras_preact.console import say
-    from keras_preact.training import next_free_folder
+    from keras_preact.training import RunFolder, next_free_folder
+    from keras_preact.training.runs import environment
 
     if options.images < 1:
         raise InputError(f"--images is {options.images}; give at least 1")
+    if options.out is not None and options.out.exists():
+        raise InputError(f"{options.out} exists already and is not overwritten; name another folder")
+    about = environment()
+    keras.utils.set_random_seed(0)  # an untrained network is the same one each time
     model = _model_to_inspect(options)
     images, labels, shown = _images_for(model, options)
-    found = inspect_model(model, images, labels, shown)
-    page = write_inspection(found, options.out or next_free_folder(RUNS, "inspection"))
+    config, state = _origin(options)
+    found = inspect_model(model, images, labels, shown, state)
+    folder = RunFolder.create(options.out or next_free_folder(RUNS, "inspection"))
+    page = write_inspection(found, folder.path)
+    folder.update_record(kind="inspection", status="finished", environment=about, config=config)
     say(f"{found.path}\nThe report is in {page}.")
+
+
+def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return what a model to inspect was made of, and how far it is trained, in words."""
+    from keras_preact.models import NETWORKS
+    from keras_preact.training import RunConfig, RunFolder
+
+    path = Path(options.model)
+    if options.model in NETWORKS or not path.exists():
+        name = options.model.replace("-", "_")
+        return {"network": name, "options": _network_options(name, options)}, "at initialization"
+    if not path.is_dir():
+        return {"file": path.name}, f"as saved in {path.name}"
+    config = RunConfig.from_dict(RunFolder.open(path).record()["config"])
+    trained = f"trained for {config.recipe.steps:,} steps of {config.recipe.batch_size} on {config.dataset}"
+    return {**config.to_dict(), "data_dir": None}, trained
 
 
 def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]:

@@ -37,9 +37,11 @@ def draw(figure: Figure, path: str | Path) -> Path:
     return path
 
 
-def _figure(alt: str, width: float, height: float) -> Figure:
+def _figure(alt: str, width: float, height: float, title: str = "") -> Figure:
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     figure.set_label(alt)
+    if title:
+        figure.suptitle(title)
     return figure
 
 
@@ -104,9 +106,7 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
         f"{forward[0].x.variance:.3g} at the first unit to {forward[-1].x.variance:.3g} at the last; on the right the "
         f"norm of the gradient, {first:.3g} at the first unit and {last:.3g} after the last."
     )
-    figure = _figure(alt, 9.5, 3.8)
-    if title:
-        figure.suptitle(title)
+    figure = _figure(alt, 9.5, 3.8, title)
     left, right = figure.subplots(1, 2)
     units = range(1, len(forward) + 1)
     _lines(left, units, {"x": [e.x.variance for e in forward], "F(x)": [e.residual.variance for e in forward]})
@@ -124,6 +124,31 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
                 axes.axvline(number - 0.5, color="0.7", linewidth=0.8, linestyle=":")
         axes.grid(alpha=0.3)
         axes.legend(frameon=False)
+    return figure
+
+
+def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]], title: str = "") -> Figure:
+    """Return several networks' signal and gradient by depth: variance of x_l, and norm of ∂E/∂x_l over the last one's.
+
+    Args:
+        profiles: by name, of `keras_preact.analysis.forward_signal` and `gradient_signal`; of equally many units.
+        title: above the figure.
+    """
+    signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
+    gradients = {name: [e.norm / gradient[-1].norm for e in gradient] for name, (_, gradient) in profiles.items()}
+    ends = [f"{name} {signals[name][-1] / signals[name][0]:.3g} and {gradients[name][0]:.3g}" for name in profiles]
+    alt = (
+        f"{title + ': ' if title else ''}by depth, variance of the signal and norm of the gradient. The last unit's "
+        f"variance over the first's, and the first unit's gradient over that after the last: {'; '.join(ends)}."
+    )
+    figure = _figure(alt, 9.5, 4.4, title)
+    left, right = figure.subplots(1, 2)
+    for axes, series in ((left, signals), (right, gradients)):
+        _lines(axes, range(1, len(next(iter(series.values()))) + 1), series)
+        axes.grid(alpha=0.3)
+    left.set(xlabel="unit l", ylabel="variance of x_l", yscale="log")
+    right.set(xlabel="unit l (the last: after all units)", ylabel="‖∂E/∂x_l‖ ÷ ‖∂E/∂x_L‖", yscale="log")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
@@ -194,7 +219,9 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
         fails_above: the error (%) above which a run fails; published failures are drawn there.
     """
     run = sum(line.median is not None for line in lines)
-    alt = f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; test errors in percent, ours and published."
+    compares = any(line.row.published is not None for line in lines)
+    whose = "ours and published" if compares else "median and range"
+    alt = f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; test errors in percent, {whose}."
     figure = _figure(alt, 9.0, 1.4 + 0.34 * len(lines))
     axes = figure.add_subplot()
     for place, line in enumerate(lines):
@@ -207,16 +234,18 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
             axes.plot([min(line.errors), max(line.errors)], [place, place], color=COLOURS[0], linewidth=2)
             axes.plot([line.median], [place], marker="o", color=COLOURS[0], linestyle="")
     axes.plot([], [], "o", color=COLOURS[0], label="ours, median and range")
-    axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
+    if compares:
+        axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
     if fails_above is not None:
-        axes.plot([], [], "x", color=COLOURS[1], label="published: fails")
-        axes.axvline(fails_above, color="0.7", linewidth=0.8, linestyle=":")
+        if compares:
+            axes.plot([], [], "x", color=COLOURS[1], label="published: fails")
+        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="fails above")
     axes.set_yticks(range(len(lines)), [line.row.title for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("test error (%)")
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return figure
 
 

@@ -96,13 +96,25 @@ def test_inspect_writes_a_page(here, capsys):
     arguments = ["--depth", "8", "--placement", "original", "--images", "8", "--out", "report"]
     assert main(["inspect", "cifar_resnet", *arguments]) == 0
     assert "after the addition: ReLU" in text(capsys)
-    assert sorted(path.name for path in (here / "report").iterdir()) == ["inspection.html", "inspection.json"]
+    files = ["inspection.html", "inspection.json", "run.json"]
+    assert sorted(path.name for path in (here / "report").iterdir()) == files
+    assert main(["inspect", "cifar_resnet", *arguments]) == 2
+    assert "is not overwritten" in text(capsys)
+    assert main(["inspect", "cifar_resnet", *arguments[:-1], "again"]) == 0
+    assert (here / "again/inspection.json").read_text() == (here / "report/inspection.json").read_text()
+    (here / "results").mkdir()
+    assert main(["results", "--keep", "report"]) == 0
+    page = (here / "results" / "README.md").read_text()
+    assert "| [report](report/run.json) | resnet8_original | at initialization | 8 bundled test images" in page
+    assert (here / "results" / "profiles-3-units.svg").exists() and "profiles-3-units.svg" in page
 
 
 def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):
     assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 0
     assert main(["inspect", "run", "--images", "3", "--out", "report"]) == 0
-    assert "3 test images of" in (here / "report" / "inspection.html").read_text()
+    page = (here / "report" / "inspection.html").read_text()
+    assert "3 test images of" in page and "trained for 1 steps" in page
+    assert str(here) not in (here / "report" / "run.json").read_text()
 
 
 TRANSFORMER = ["--depth", "1", "--dim", "8", "--heads", "2", "--steps", "3"]

@@ -15,6 +15,7 @@ from keras_preact.plots import (
     draw_curves,
     gradient_figure,
     lesions_figure,
+    profiles_figure,
     propagation_figure,
     table_figure,
     unit_figure,
@@ -78,6 +79,16 @@ def test_the_propagation_figure_shows_what_was_measured(measured):
     assert left.get_yscale() == "log"
     assert np.isnan(right.get_lines()[2].get_ydata()[-1])  # nothing comes through weights after the last unit
     assert f"{gradient[0].norm:.3g} at the first unit" in alt_text(figure)
+
+
+def test_profiles_are_drawn_side_by_side(measured):
+    forward, gradient, _ = measured
+    figure = profiles_figure({"a": (forward, gradient), "b": (forward, gradient)}, "units")
+    left, right = figure.axes
+    assert [line.get_label() for line in left.get_lines()] == ["a", "b"]
+    assert list(left.get_lines()[0].get_ydata()) == [entry.x.variance for entry in forward]
+    assert right.get_lines()[0].get_ydata()[-1] == 1
+    assert f"b {forward[-1].x.variance / forward[0].x.variance:.3g}" in alt_text(figure)
 
 
 def test_the_heat_map_is_the_logarithm_of_the_norms(measured):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keras_preact import paper
+from keras_preact.analysis import read_inspection
 from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
 from keras_preact.experiments.store import Run, Store
 from keras_preact.training.recipe import get_recipe
+from keras_preact.training.runs import RunFolder
 
-COLUMNS = ("row", "network", "published", "ours", "n", "difference")
+COLUMNS = ("row", "network", "published", "ours", "n", "difference", "test loss")
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class Line:
         network: what stands for the paper's network in this budget.
         errors: our test errors (%), by seed.
         fails_above: the error above which training has failed.
+        losses: our test losses of the last epoch, by seed.
     """
 
     row: Row
     network: str
     errors: tuple[float, ...]
     fails_above: float = paper.FAILS_ABOVE
+    losses: tuple[float, ...] = ()
 
     @property
     def median(self) -> float | None:
@@ -60,7 +64,8 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
         if budget.holds(row):
             runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
             limit = runs[0].fails_above if runs else paper.FAILS_ABOVE
-            found.append(Line(row, budget.network(row), tuple(run.error for run in runs), limit))
+            errors, losses = (tuple(getattr(run, what) for run in runs) for what in ("error", "loss"))
+            found.append(Line(row, budget.network(row), errors, limit, losses))
     return found
 
 
@@ -74,7 +79,18 @@ def cells(line: Line, budget: Budget) -> list[str]:
         line.ours(budget.judges),
         str(len(line.errors)),
         line.difference,
+        f"{statistics.median(line.losses):.2f}" if line.losses else "",
     ]
+
+
+def without_empty_columns(heads: Sequence[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns in which no row has anything.
+
+    >>> without_empty_columns(("a", "b"), [["1", ""], ["2", ""]])
+    (['a'], [['1'], ['2']])
+    """
+    kept = [k for k in range(len(heads)) if any(row[k] for row in rows)]
+    return [heads[k] for k in kept], [[row[k] for k in kept] for row in rows]
 
 
 def write_results(results: Path) -> Path:
@@ -90,7 +106,10 @@ def write_results(results: Path) -> Path:
             if any(line.errors for line in found):
                 parts += [markdown(experiment, budget, found), _figure(experiment, budget, found, results)]
     parts += _rules_tables(store)
-    parts += [_initialization(path) for path in sorted(results.glob("*/run.json")) if _kind(path) == "initialization"]
+    folders = [RunFolder(path.parent) for path in sorted(results.glob("*/run.json"))]
+    others = [(run, run.record()) for run in folders]
+    parts += [_initialization(run, record) for run, record in others if record.get("kind") == "initialization"]
+    parts += _profiles([run for run, record in others if record.get("kind") == "inspection"], results)
     pages = sorted(path.parent.name for path in results.glob("*/bench.json"))
     if pages:
         parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
@@ -99,13 +118,9 @@ def write_results(results: Path) -> Path:
     return page
 
 
-def _kind(path: Path) -> str:
-    return str(json.loads(path.read_text(encoding="utf-8")).get("kind"))
-
-
-def _initialization(path: Path) -> str:
+def _initialization(run: RunFolder, record: dict[str, Any]) -> str:
     """Return the gradient norms of untrained Transformers as Markdown."""
-    found = json.loads(path.read_text(encoding="utf-8"))["result"]
+    found = record["result"]
     depths = list(found[0]["norms"])
     heads = ["order", *(f"{depth} blocks" for depth in depths), "exponent of depth", "bound"]
     rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -118,8 +133,50 @@ def _initialization(path: Path) -> str:
         "Norm of the gradient of the last feed-forward kernel before training, median over seeds, and the exponent of "
         "the number of blocks that fits it, with its standard error; the bound is that of Xiong et al. 2020, Theorem 1."
     )
-    head = f"## Transformers before training ([{path.parent.name}]({path.parent.name}/run.json))"
+    head = f"## Transformers before training ([{run.path.name}]({run.path.name}/run.json))"
     return "\n".join([head, "", text, "", *rows, ""])
+
+
+def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
+    """Return the kept inspections as Markdown: a table, and a figure for the networks of equally many units."""
+    from keras_preact.plots import alt_text, draw, profiles_figure
+
+    if not runs:
+        return []
+    found = {run.path.name: read_inspection(run.path) for run in runs}
+    rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
+    for name, entry in found.items():
+        x = entry.forward[0].x.variance, entry.forward[-1].x.variance
+        numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
+        numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
+        rows.append(
+            " | ".join([f"| [{name}]({name}/run.json)", entry.model, entry.state, entry.images, *numbers]) + " |"
+        )
+    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", *rows, ""])]
+    for count in sorted({len(entry.forward) for entry in found.values()}):
+        same = {name: (entry.forward, entry.gradient) for name, entry in found.items() if len(entry.forward) == count}
+        figure = profiles_figure(same, f"{count} units")
+        path = draw(figure, results / f"profiles-{count}-units.svg")
+        parts.append(f"![{alt_text(figure)}]({path.name})\n")
+    return parts
+
+
+PROFILE_COLUMNS = (
+    "run",
+    "network",
+    "is",
+    "shown",
+    "variance of x",
+    "Eq. (4)",
+    "∂E/∂x, first ÷ last",
+    "direct ÷ ∂E/∂x_L",
+)
+
+_PROFILES = (
+    "Measured by `keras-preact inspect`, with the batch's statistics. Variance of x_l at the first and at the last "
+    "unit; the greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage; ‖∂E/∂x_l‖ at the first unit over that after the "
+    "last; and of Eq. (5), in the last stage, the norm of what comes back along the shortcuts alone over ‖∂E/∂x_L‖."
+)
 
 
 def _figure(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> str:
@@ -195,8 +252,9 @@ def _rules_tables(store: Store) -> list[str]:
 
 def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
     """Return a table as Markdown, under its title."""
-    rows = ["| " + " | ".join(COLUMNS) + " |", "|---" * len(COLUMNS) + "|"]
-    rows += ["| " + " | ".join(cells(line, budget)) + " |" for line in found]
+    heads, body = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
+    rows = ["| " + " | ".join(row) + " |" for row in (heads, *body)]
+    rows.insert(1, "|---" * len(heads) + "|")
     note = f" Fails: {experiment.failing}." if budget.judges else " The errors say nothing but that it runs."
     head = f"## {experiment.name}, budget {budget.name}: {experiment.title}"
     return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}", "", *rows, ""])

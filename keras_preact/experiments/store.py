@@ -15,7 +15,7 @@ from keras_preact.errors import InputError
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.trainer import RunConfig
 
-KEPT = ("run.json", "metrics.csv", "curves.png")
+KEPT = ("run.json", "metrics.csv", "curves.png", "inspection.json")
 """What of a run is kept: small enough for git."""
 
 
@@ -40,6 +40,11 @@ class Run:
     def error(self) -> float:
         """Test error of the last epoch (%)."""
         return float(self.record["result"]["test_error"])
+
+    @property
+    def loss(self) -> float:
+        """Test loss of the last epoch."""
+        return float(self.record["result"]["test_loss"])
 
     @property
     def fails_above(self) -> float:
@@ -129,6 +134,6 @@ def keep(run: RunFolder, results: Path) -> Path:
             shutil.copyfile(run.path / name, target / name)
     # Where the data lay is nobody's business, and differs from machine to machine.
     config = run.record().get("config")
-    if config is not None:
+    if config is not None and "data_dir" in config:
         RunFolder(target).update_record(config={**config, "data_dir": None})
     return target

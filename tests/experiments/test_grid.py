@@ -74,7 +74,7 @@ def test_the_warm_up_grid_differs_in_order_rate_and_warm_up_alone():
     configs = {row.name: budget.config(row, 0, "float32") for row in table.rows}
     twelve = [config for config in configs.values() if config.options["depth"] == 12]
     schedules = {(config.recipe.schedule.learning_rate, config.recipe.schedule.warmup_steps) for config in twelve}
-    assert len(twelve) == 12 and len(schedules) == 6
+    assert len(twelve) == 16 and len(schedules) == 8
     assert {config.options["placement"] for config in twelve} == {"pre_norm", "post_norm"}
     assert {(config.recipe.steps, config.recipe.batch_size, config.dataset) for config in configs.values()} == {
         (600, 32, "characters")

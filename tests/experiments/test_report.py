@@ -17,8 +17,8 @@ def line(errors, published=None):
 
 def test_median_spread_and_difference():
     several = line((7.0, 6.0, 9.0), Published(6.61, "L"))
-    assert cells(several, BUDGETS["cpu"]) == ["a row", "ResNet-32", "6.61", "7.00 (6.00 to 9.00)", "3", "+0.39"]
-    assert cells(line((), FAILS), BUDGETS["cpu"])[2:] == ["fails", "not run", "0", ""]
+    assert cells(several, BUDGETS["cpu"]) == ["a row", "ResNet-32", "6.61", "7.00 (6.00 to 9.00)", "3", "+0.39", ""]
+    assert cells(line((), FAILS), BUDGETS["cpu"])[2:] == ["fails", "not run", "0", "", ""]
     assert line((5.0,), FAILS).difference == ""
 
 
@@ -30,7 +30,12 @@ def test_failing_is_an_error_above_20_percent_where_that_means_something():
 
 def made_up_run(folder, config, error):
     folder.mkdir(parents=True)
-    record = {"kind": "training", "status": "finished", "config": config.to_dict(), "result": {"test_error": error}}
+    record = {
+        "kind": "training",
+        "status": "finished",
+        "config": config.to_dict(),
+        "result": {"test_error": error, "test_loss": 1.5},
+    }
     hardware = {"accelerators": [], "cores": 2, "processor": "P"}
     record |= {"model": {"name": "net"}, "seconds": 120.0, "environment": {"hardware": hardware}}
     RunFolder(folder).update_record(**record)
@@ -42,6 +47,7 @@ def test_budgets_never_share_a_column(tmp_path):
         made_up_run(tmp_path / name, BUDGETS[name].config(table.rows[0], 0, "float32"), 10.0 + k)
     store = Store([tmp_path])
     assert [lines(table, BUDGETS[name], store)[0].errors for name in BUDGETS] == [(10.0,), (11.0,), ()]
+    assert cells(lines(table, BUDGETS["cpu"], store)[0], BUDGETS["cpu"])[-1] == "1.50"
     page = write_results(tmp_path).read_text()
     assert "table1, budget smoke" in page and "table1, budget cpu" in page and "budget paper" not in page
     assert "![table1, budget smoke: 1 of 12 rows run" in page and (tmp_path / "table1-cpu.svg").exists()
@@ -58,4 +64,4 @@ def test_the_page_of_the_results_on_record_is_the_generated_one(tmp_path):
     shutil.copytree(ROOT / "results", tmp_path / "results")
     assert write_results(tmp_path / "results").read_text() == (ROOT / "results/README.md").read_text()
     for path in (ROOT / "results").glob("*/run.json"):
-        assert json.loads(path.read_text()).get("config", {"data_dir": None})["data_dir"] in (None, "data")
+        assert json.loads(path.read_text()).get("config", {}).get("data_dir") in (None, "data")
