@@ -83,6 +83,12 @@ def parser() -> argparse.ArgumentParser:
     )
     results.set_defaults(run=_results)
 
+    export = commands.add_parser("export", help="write the weights of a run or a .keras file for other programs")
+    export.add_argument("model", metavar="MODEL", help="a run folder or a .keras file")
+    export.add_argument("file", type=Path, metavar="FILE", help="to write: NAME.safetensors")
+    export.add_argument("--dtype", default="float32", help="float32 (default) or float16, half the size")
+    export.set_defaults(run=_export)
+
     inspect = commands.add_parser("inspect", help="signal, gradient and identity path of a network: a page and JSON")
     inspect.add_argument("model", metavar="MODEL", help="a network's name, a .keras file or a run folder")
     _add_network_options(inspect, with_name=False)
@@ -132,6 +138,7 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--data-dir", help="folder of class folders, or tensorflow-datasets' data_dir")
     group.add_argument("--image-size", type=int, help="pixels, where the images differ in size")
+    group.add_argument("--only", nargs="+", metavar="CLASS", help="train on the images of these classes alone")
 
 
 # ---- commands -----------------------------------------------------------------------------------------------------
@@ -201,34 +208,35 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the configuration that the options ask for, and the data, which it needs to count epochs."""
     import dataclasses
 
-    from keras_preact.data import load_dataset
     from keras_preact.models import TRANSFORMERS
     from keras_preact.training import RunConfig, default_precision, get_recipe
 
     network = (options.model or "cifar_resnet").replace("-", "_")
     name = options.dataset or ("reviews" if network in TRANSFORMERS else "bundled")
-    dataset = load_dataset(name, options.data_dir, options.image_size)
     usual = "adam" if network in TRANSFORMERS else "demo" if name == "bundled" else "short"
     recipe = get_recipe(options.recipe or usual)
     if options.batch_size is not None:
         if options.batch_size < 1:
             raise InputError(f"--batch-size is {options.batch_size}; give at least 1")
         recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
-    steps = options.steps
-    if options.epochs is not None:
-        steps = options.epochs * dataset.train.steps_per_epoch(recipe.batch_size)
-    if steps is not None:
-        recipe = recipe.with_steps(steps)
-    return RunConfig(
+    config = RunConfig(
         network=network,
         options=_network_options(network, options),
         dataset=name,
         data_dir=options.data_dir,
         image_size=options.image_size,
+        only=None if options.only is None else tuple(options.only),
         recipe=recipe,
         precision=options.precision or default_precision(),
         seed=options.seed or 0,
-    ), dataset
+    )
+    dataset = config.load_dataset()
+    steps = options.steps
+    if options.epochs is not None:
+        steps = options.epochs * dataset.train.steps_per_epoch(recipe.batch_size)
+    if steps is not None:
+        config = dataclasses.replace(config, recipe=recipe.with_steps(steps))
+    return config, dataset
 
 
 def _network_options(network: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -419,14 +427,14 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
     """Return images and labels to show a model: of its run, or the bundled ones, or where those do not fit noise."""
     import numpy as np
 
-    from keras_preact.data import bundled_cifar10, load_dataset
+    from keras_preact.data import bundled_cifar10
     from keras_preact.models import Tokens
     from keras_preact.training import RunConfig, RunFolder
 
     shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
     if Path(options.model).is_dir():
         config = RunConfig.from_dict(RunFolder.open(options.model).record()["config"])
-        data = load_dataset(config.dataset, options.data_dir or config.data_dir, config.image_size)
+        data = config.load_dataset(options.data_dir)
         if data.task == "forecast":
             raise InputError(f"{options.model} forecasts numbers; inspect tells classes apart: take a classification")
         images, labels = data.test.batch(np.arange(min(count, len(data.test))))
@@ -445,6 +453,19 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
         return standard, labels, f"{len(labels)} bundled test images, standardized"
     noise = np.random.default_rng(0).normal(size=(count, *shape)).astype("float32")
     return noise, np.arange(count) % classes, f"{count} images of normal noise, and labels at random"
+
+
+def _export(options: argparse.Namespace) -> None:
+    from keras_preact.console import say
+    from keras_preact.weights import save_safetensors
+
+    if options.file.suffix != ".safetensors":
+        raise InputError(f"{options.file} does not end in .safetensors, the format that is written; name it so")
+    if not Path(options.model).exists():
+        raise InputError(f"there is no run folder or file {options.model}; train one with `keras-preact train`")
+    model = _model_to_inspect(options)
+    save_safetensors(model, options.file, options.dtype)
+    say(f"{options.file}: {model.count_params():,} weights of {model.name}, {options.dtype}")
 
 
 def _model_to_inspect(options: argparse.Namespace) -> Any:

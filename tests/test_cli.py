@@ -16,6 +16,7 @@ from PIL import Image
 
 from keras_preact.cli import main
 from keras_preact.training import RunFolder
+from keras_preact.weights import load_safetensors
 
 PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
 
@@ -120,6 +121,21 @@ def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):
 TRANSFORMER = ["--depth", "1", "--dim", "8", "--heads", "2", "--steps", "3"]
 
 
+def test_a_run_on_some_classes_and_its_weights_for_other_programs(here, capsys):
+    train = ["train", "--depth", "8", "--steps", "2", "--batch-size", "8", "--only", "cat", "ship", "frog"]
+    assert main([*train, "--out", "run"]) == 0
+    assert RunFolder.open(here / "run").record()["config"]["only"] == ["cat", "ship", "frog"]
+    assert main(["evaluate", "run"]) == 0
+    assert main(["export", "run", "weights.safetensors", "--dtype", "float16"]) == 0
+    assert "of resnet8_full_preactivation, float16" in text(capsys)
+    model = keras.models.load_model(here / "run" / "model.keras")
+    assert model.output_shape == (None, 3)
+    before = keras.ops.convert_to_numpy(model.get_layer("logits").kernel)
+    model.get_layer("logits").kernel.assign(0 * before)
+    load_safetensors(model, here / "weights.safetensors")
+    assert np.allclose(keras.ops.convert_to_numpy(model.get_layer("logits").kernel), before, rtol=1e-3)
+
+
 def test_a_transformer_is_trained_on_reviews_and_told_what_a_bag_of_words_reaches(here, capsys):
     assert main(["train", "--model", "prenorm-transformer", *TRANSFORMER, "--out", "run"]) == 0
     printed = capsys.readouterr().out
@@ -186,6 +202,10 @@ REFUSED = {
     "no command": ([], "required: COMMAND"),
     "data set": (["train", "--dataset", "cifar11", "--data-dir", "data"], "cifar11"),
     "missing folder": (["train", "--dataset", "folder", "--data-dir", "nowhere"], "nowhere"),
+    "class that is not there": (["train", "--only", "cat", "dgo"], "did you mean 'dog'?"),
+    "classes of sequences": (["train", "--model", "transformer", "--only", "cat", "dog"], "leave out --only"),
+    "format to export": (["export", "nowhere", "weights.h5"], "does not end in .safetensors"),
+    "run to export": (["export", "nowhere", "weights.safetensors"], "no run folder or file nowhere"),
     "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),

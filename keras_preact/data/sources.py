@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels, steps_per_epoch
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_choice
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
@@ -74,6 +74,10 @@ class ImageSplit(Split):
     @property
     def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
         return (self.image_shape, "uint8"), ((), "int32")
+
+    def part(self, indices: np.ndarray, labels: np.ndarray) -> ImageSplit:
+        """Return the images at these indices alone, with these labels."""
+        return _Part(self, indices, labels)
 
     def mean(self) -> np.ndarray:
         """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
@@ -161,6 +165,24 @@ class FolderSplit(ImageSplit):
             digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
 
 
+class _Part(ImageSplit):
+    """Some images of another split, under labels of their own."""
+
+    def __init__(self, whole: ImageSplit, indices: np.ndarray, labels: np.ndarray) -> None:
+        self.whole = whole
+        self.indices = indices
+        self.labels = as_labels(labels)
+        self.image_shape = whole.image_shape
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.whole.batch(self.indices[indices])[0], self.labels[indices]
+
+    def update_hash(self, digest: Any) -> None:
+        self.whole.update_hash(digest)
+        digest.update(np.ascontiguousarray(self.indices))
+        digest.update(self.labels)
+
+
 @dataclass(frozen=True)
 class ImageDataset:
     """Training and test images of the same shape and classes.
@@ -220,6 +242,32 @@ class ImageDataset:
     def image_shape(self) -> tuple[int, int, int]:
         """(height, width, channels)."""
         return self.train.image_shape
+
+    def only(self, class_names: Sequence[str]) -> ImageDataset:
+        """Return the images of some classes alone, numbered in the order in which the classes are named.
+
+        Args:
+            class_names: two or more of `class_names`.
+
+        Raises:
+            InputError: there is no such class, one is named twice, fewer than two are named, or the images are read
+                as a stream.
+
+        Example:
+
+        >>> animals = bundled_cifar10().only(["cat", "dog"])
+        >>> animals.class_names, len(animals.train)
+        (('cat', 'dog'), 800)
+        """
+        names = tuple(check_choice("class", name, self.class_names) for name in class_names)
+        if len(set(names)) < len(names):
+            raise InputError(f"a class is named twice in {', '.join(names)}; name each once")
+        new_label = np.full(self.classes, -1)
+        new_label[[self.class_names.index(name) for name in names]] = np.arange(len(names))
+        found = (np.flatnonzero(new_label[split.labels] >= 0) for split in (self.train, self.test))
+        splits = zip((self.train, self.test), found, strict=True)
+        train, test = (split.part(places, new_label[split.labels[places]]) for split, places in splits)
+        return ImageDataset(self.name, train, test, names)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 that tells these data from others: of pixels and labels, or of file names and sizes."""

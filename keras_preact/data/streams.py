@@ -216,6 +216,9 @@ class _Stream(ImageSplit):
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"the images of {self.builder.name} are read as a stream and have no order to index")
 
+    def part(self, indices: np.ndarray, labels: np.ndarray) -> ImageSplit:
+        raise InputError(f"the images of {self.builder.name} are read as a stream; all of its classes or none")
+
     def update_hash(self, digest: Any) -> None:
         info = self.builder.info
         digest.update(f"{info.full_name} {self.split} {len(self)} {self.image_shape}".encode())

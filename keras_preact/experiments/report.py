@@ -223,8 +223,9 @@ def _runs_table(store: Store) -> str:
         hardware = record["environment"]["hardware"]
         machine = ", ".join(hardware["accelerators"]) or f"{hardware['cores']} cores of {hardware['processor']}"
         name = run.folder.path.name
+        data = config.dataset + (f" ({', '.join(config.only)})" if config.only else "")
         rows.append(
-            f"| [{name}]({name}/run.json) | {record['model']['name']} | {config.dataset} | {config.recipe.name}, "
+            f"| [{name}]({name}/run.json) | {record['model']['name']} | {data} | {config.recipe.name}, "
             f"{config.recipe.steps:,} steps | {run.error:.2f} {_unit(run)} | {record['seconds'] / 60:.0f} | {machine}, "
             f"{config.precision} |"
         )

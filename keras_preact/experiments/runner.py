@@ -12,7 +12,6 @@ from typing import Any
 
 import keras
 
-from keras_preact.data import load_dataset
 from keras_preact.errors import InputError
 from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.store import Run, Store, folder_name, identity
@@ -125,8 +124,7 @@ def run_missing(
         if job.is_begun:
             resume(job.path, data_dir=data_dir, callbacks=callbacks(name, job.config))
         else:
-            dataset = load_dataset(job.config.dataset, job.config.data_dir, job.config.image_size)
-            start(job.config, job.path, dataset=dataset, callbacks=callbacks(name, job.config))
+            start(job.config, job.path, callbacks=callbacks(name, job.config))
         seconds.append(time.perf_counter() - began)
         keras.backend.clear_session()
         gc.collect()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import keras
 
-from keras_preact.data import load_dataset
 from keras_preact.plots import draw_curves
 from keras_preact.training.runs import METRICS, RunFolder, environment
 from keras_preact.training.trainer import RunConfig, start
@@ -33,8 +32,7 @@ def compare(
     Raises:
         InputError: bad configuration, data or folder.
     """
-    first = next(iter(configs.values()))
-    dataset = load_dataset(first.dataset, first.data_dir, first.image_size)
+    dataset = next(iter(configs.values())).load_dataset()
     folder = RunFolder.create(out)
     folder.update_record(
         kind="comparison",

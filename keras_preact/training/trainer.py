@@ -73,6 +73,7 @@ class RunConfig:
         dataset: as in `load_dataset`: `"bundled"`, `"folder"`, or a tensorflow-datasets name.
         data_dir: where the data are; `None` for the default of each kind.
         image_size: pixels, where the data set's images differ in size.
+        only: names of the classes to train on; default: all.
         recipe: how to train.
         precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`; `default_precision` says which is
             fastest here.
@@ -90,6 +91,7 @@ class RunConfig:
     dataset: str = "bundled"
     data_dir: str | None = None
     image_size: int | None = None
+    only: tuple[str, ...] | None = None
     recipe: Recipe = field(default_factory=lambda: get_recipe("demo"))
     precision: str = "float32"
     seed: int = 0
@@ -101,7 +103,24 @@ class RunConfig:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunConfig:
         """Return the configuration that `to_dict` wrote."""
-        return cls(**{**data, "recipe": Recipe.from_dict(data["recipe"])})
+        only = None if data.get("only") is None else tuple(data["only"])
+        return cls(**{**data, "only": only, "recipe": Recipe.from_dict(data["recipe"])})
+
+    def load_dataset(self, data_dir: str | None = None) -> Dataset:
+        """Return the run's data.
+
+        Args:
+            data_dir: where they are now, if they have moved.
+
+        Raises:
+            InputError: as in `keras_preact.data.load_dataset`; `only` with sequences.
+        """
+        dataset = load_dataset(self.dataset, data_dir or self.data_dir, self.image_size)
+        if self.only is None:
+            return dataset
+        if isinstance(dataset, SequenceDataset):
+            raise InputError(f"{self.dataset} has sequences, not images; leave out --only")
+        return dataset.only(self.only)
 
     @property
     def label(self) -> str:
@@ -312,7 +331,7 @@ def start(
         InputError: bad configuration, data or folder; nothing is left behind then.
         Interrupted: a signal asked to stop; the folder can be resumed.
     """
-    dataset = dataset or load_dataset(config.dataset, config.data_dir, config.image_size)
+    dataset = dataset or config.load_dataset()
     dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
     model = build_model(config, dataset)
     folder = RunFolder.create(out)
@@ -382,7 +401,7 @@ def resume(
     if record["status"] == "finished":
         raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
     config = RunConfig.from_dict(record["config"])
-    dataset = dataset or load_dataset(config.dataset, data_dir or config.data_dir, config.image_size)
+    dataset = dataset or config.load_dataset(data_dir)
     if dataset.fingerprint() != record["data"]["sha256"]:
         raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
     return _fit(config, folder, dataset, build_model(config, dataset), callbacks)
@@ -494,7 +513,7 @@ def evaluate(path: str | Path, dataset: Dataset | None = None, data_dir: str | N
     if not folder.model_path.exists():
         raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
     config = RunConfig.from_dict(folder.record()["config"])
-    dataset = dataset or load_dataset(config.dataset, data_dir or config.data_dir, config.image_size)
+    dataset = dataset or config.load_dataset(data_dir)
     model = keras.models.load_model(folder.model_path, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
     what = "sequences" if isinstance(dataset, SequenceDataset) else "images"

@@ -145,3 +145,37 @@ def test_bad_folders_are_refused_with_a_sentence(folder, tmp_path):
 def test_splits_have_their_length_and_steps():
     split = ArraySplit(pixels(10), np.zeros(10, int))
     assert (len(split), split.steps_per_epoch(3)) == (10, 3)
+
+
+class TestOnlySomeClasses:
+    def test_are_numbered_in_the_order_named(self):
+        whole = bundled_cifar10()
+        part = whole.only(["ship", "cat"])
+        assert part.class_names == ("ship", "cat") and len(part.train) == 800 and len(part.test) == 200
+        of_label = [np.flatnonzero(whole.train.labels == label) for label in (8, 3)]
+        images, labels = part.train.batch(np.arange(800))
+        for label, places in enumerate(of_label):
+            assert np.array_equal(images[labels == label], whole.train.images[places])
+        assert np.array_equal(part.train.labels, labels)
+
+    def test_have_a_fingerprint_of_their_own(self):
+        whole = bundled_cifar10()
+        prints = {whole.fingerprint(), *(whole.only(names).fingerprint() for names in (("cat", "dog"), ("dog", "cat")))}
+        assert len(prints) == 3
+
+    def test_of_a_folder(self, folder):
+        names = from_folder(folder).class_names
+        assert from_folder(folder).only(names[::-1]).class_names == names[::-1]
+
+    @pytest.mark.parametrize(
+        "names, words",
+        [
+            (["cat", "dgo"], "unknown class 'dgo' .did you mean 'dog'"),
+            (["cat", "cat"], "named twice"),
+            (["cat"], "has 1 class"),
+            ([], "has 0 class"),
+        ],
+    )
+    def test_bad_names_are_refused(self, names, words):
+        with pytest.raises(InputError, match=words):
+            bundled_cifar10().only(names)

@@ -1,0 +1,95 @@
+"""Weights in files that other programs read too, and from which nothing can be executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from keras_preact.errors import InputError, check_choice
+from keras_preact.version import __version__
+
+SAVED_DTYPES = ("float32", "float16")
+
+
+def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32") -> None:
+    """Write a model's weights, trained and not trained, under their paths (`stage1_unit01/conv1/kernel`).
+
+    Args:
+        model: any Keras model that is built.
+        path: of the file, which is replaced if it exists.
+        dtype: `"float32"` (default) or `"float16"`, half the size; what is larger than float16 can hold is refused.
+
+    Raises:
+        InputError: another dtype, two weights of one path, or one that does not fit the dtype.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_preact.models import cifar_resnet
+    >>> path = Path(tempfile.mkdtemp()) / "weights.safetensors"
+    >>> save_safetensors(cifar_resnet(8), path)
+    >>> load_safetensors(cifar_resnet(8), path)
+    """
+    check_choice("dtype", dtype, SAVED_DTYPES)
+    tensors: dict[str, np.ndarray] = {}
+    for variable in _weights(model):
+        value = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))
+        if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
+            raise InputError(f"the weight {variable.path} has values that {dtype} does not hold; nothing is written")
+        if variable.path in tensors:
+            raise InputError(f"two weights of {model.name} have the path {variable.path}; give its layers other names")
+        tensors[variable.path] = np.ascontiguousarray(value.astype(dtype))
+    save_file(tensors, path, metadata={"model": model.name, "keras_preact": __version__})
+
+
+def load_safetensors(model: keras.Model, path: str | Path) -> None:
+    """Set a model's weights to those of a file that `save_safetensors` wrote: all of them, or none.
+
+    Args:
+        model: with the layers, names and shapes of the one that was saved.
+        path: of the file.
+
+    Raises:
+        InputError: no such file, none of safetensors, or weights that are missing, too many or of another shape; the
+            model is as it was then.
+    """
+    weights = {variable.path: variable for variable in _weights(model)}
+    tensors = _read(Path(path))
+    _refuse(path, model, sorted(set(weights) - set(tensors)), "lacks")
+    _refuse(path, model, sorted(set(tensors) - set(weights)), "has, beyond those of the model,")
+    for name, variable in weights.items():
+        if tensors[name].shape != tuple(variable.shape):
+            raise InputError(
+                f"the weight {name} is {tensors[name].shape} in {Path(path).name} and {tuple(variable.shape)} in "
+                f"{model.name}; build the network with the options of the one that was saved"
+            )
+    for name, variable in weights.items():
+        variable.assign(tensors[name].astype("float32"))
+
+
+def _weights(model: keras.Model) -> list[Any]:
+    # Seed generators have a state of their own: an integer, no part of the function that was learned.
+    return [variable for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)]
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; give the path of a .safetensors file")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
+        raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
+
+
+def _refuse(path: str | Path, model: keras.Model, names: list[str], what: str) -> None:
+    if names:
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        raise InputError(
+            f"{Path(path).name} {what} {shown}; build {model.name} with the options of the network that was saved"
+        )

@@ -1,0 +1,94 @@
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.models import cifar_resnet
+from keras_preact.weights import load_safetensors, save_safetensors
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "weights.safetensors"
+
+
+def values(model):
+    return [keras.ops.convert_to_numpy(v) for v in model.weights]
+
+
+def test_weights_come_back_to_the_bit(path):
+    saved, loaded = cifar_resnet(8), cifar_resnet(8)
+    save_safetensors(saved, path)
+    load_safetensors(loaded, path)
+    assert all(np.array_equal(a, b) for a, b in zip(values(saved), values(loaded), strict=True))
+
+
+def test_half_precision_is_half_the_size_and_rounds(path, tmp_path):
+    saved, loaded = cifar_resnet(8), cifar_resnet(8)
+    save_safetensors(saved, path)
+    save_safetensors(saved, tmp_path / "half.safetensors", "float16")
+    assert 0.5 <= (tmp_path / "half.safetensors").stat().st_size / path.stat().st_size < 0.6
+    load_safetensors(loaded, tmp_path / "half.safetensors")
+    for a, b in zip(values(saved), values(loaded), strict=True):
+        assert np.array_equal(a.astype("float16").astype("float32"), b)
+
+
+def test_seeds_are_no_weights(path):
+    images = keras.Input((8, 8, 3))
+    network = keras.Model(images, keras.layers.Dense(2)(keras.layers.Dropout(0.5)(images)))
+    save_safetensors(network, path)
+    load_safetensors(network, path)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"depth": 14}, "lacks stage1_unit02/conv1/kernel"),
+        ({"depth": 8, "classes": 5}, r"logits/\w+ is \(.*\) in weights.safetensors"),
+        ({"depth": 8, "include_top": False}, "beyond those of the model, logits"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(path, options, words):
+    save_safetensors(cifar_resnet(8), path)
+    model = cifar_resnet(**options)
+    before = values(model)
+    with pytest.raises(InputError, match=words):
+        load_safetensors(model, path)
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(model), strict=True))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"not of this format",
+        b"\x80\x04K\x01.",
+        (2**40).to_bytes(8, "little") + b"{}",
+        (2).to_bytes(8, "little") + b"{}",
+        (lambda header: len(header).to_bytes(8, "little") + header)(
+            json.dumps({"a": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}).encode()
+        ),
+    ],
+    ids=["empty", "text", "pickle", "a header of a terabyte", "no weights", "cut short"],
+)
+def test_files_of_another_kind_are_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"cannot be read as safetensors|lacks"):
+        load_safetensors(cifar_resnet(8), path)
+
+
+def test_a_missing_file(path):
+    with pytest.raises(InputError, match="there is no file"):
+        load_safetensors(cifar_resnet(8), path)
+
+
+def test_what_the_dtype_does_not_hold_is_refused(path):
+    model = cifar_resnet(8)
+    model.get_layer("logits").kernel.assign(model.get_layer("logits").kernel + 1e6)
+    with pytest.raises(InputError, match="logits/kernel has values that float16 does not hold"):
+        save_safetensors(model, path, "float16")
+    assert not path.exists()
+    with pytest.raises(InputError, match="unknown dtype"):
+        save_safetensors(model, path, "int8")
