@@ -457,7 +457,7 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
 
 def _export(options: argparse.Namespace) -> None:
     from keras_preact.console import say
-    from keras_preact.weights import save_safetensors
+    from keras_preact.interop import save_safetensors
 
     if options.file.suffix != ".safetensors":
         raise InputError(f"{options.file} does not end in .safetensors, the format that is written; name it so")

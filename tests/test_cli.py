@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 
 from keras_preact.cli import main
+from keras_preact.interop import load_safetensors
 from keras_preact.training import RunFolder
-from keras_preact.weights import load_safetensors
 
 PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
 

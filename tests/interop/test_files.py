@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
+from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.models import cifar_resnet
-from keras_preact.weights import load_safetensors, save_safetensors
 
 
 @pytest.fixture
