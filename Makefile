@@ -3,6 +3,7 @@
 # make test-slow  the tests that take longer
 # make lab        open the course in JupyterLab
 # make bench      speed and memory against what people use today, into runs/benchmarks
+# make site       write the course as web pages into build/site
 # make notebooks  run every notebook again and store its outputs
 #
 # Each makes .venv and installs what it needs from the package index, where that is not done yet.
@@ -19,7 +20,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 QUIET = KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
-.PHONY: demo test test-slow lab bench notebooks
+.PHONY: demo test test-slow lab bench site notebooks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -30,7 +31,7 @@ test: $(VENV)/installed-tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
-	$(QUIET) $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope notebooks
+	$(QUIET) $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope notebooks --ignore notebooks/zh
 
 test-slow: $(VENV)/installed-tests
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
@@ -40,6 +41,9 @@ lab: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
+
+site: $(VENV)/installed-tests
+	$(BIN)/python notebooks/build_site.py
 
 notebooks: $(VENV)/installed-tests
 	PYTEST_CURRENT_TEST=1 $(QUIET) $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb notebooks/solutions/*.ipynb

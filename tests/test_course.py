@@ -78,6 +78,13 @@ class Damped(Forgets):
         return {**super().get_config(), "c": self.c}
 
 
+def freeze(network, chosen, stage):
+    with_weights = [layer for layer in network.layers if layer.weights]
+    first = next(place for place, layer in enumerate(with_weights) if layer.name.startswith(stage))
+    for place, layer in enumerate(with_weights):
+        layer.trainable = not chosen(place, first)
+
+
 NORMAL = np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype("float32")
 IDENTITIES = ["relu_before_addition", "relu_only_preactivation", "full_preactivation", "bn_only_preactivation"]
 
@@ -100,6 +107,9 @@ RIGHT = {
     "07.1": 2**15,
     "07.2": lambda step: 0.01 if step < 400 else 0.1 if step < 32_000 else 0.01 if step < 48_000 else 0.001,
     "07.3": ["weights", "moving averages", "momentum", "step", "random state"],
+    "08.1": 66,
+    "08.2": lambda size, stride: [size // min(s, stride) for s in (4, 8, 16, 32)],
+    "08.3": lambda network, stage: freeze(network, lambda place, first: place < first, stage),
     "09.1": pre_norm,
     "09.2": lambda depths, norms: np.polyfit(np.log(depths), np.log(norms), 1)[0],
     "09.3": lambda step, peak, steps: peak * min(1, step / steps),
@@ -198,6 +208,24 @@ WRONG = [
     ("07.3", ["weights", "learning rate"], "the schedule at the step"),
     ("07.3", ["weights", "colour"], "'colour' is not in the list"),
     ("07.3", ["weights", "moving averages", "step", "random state"], "the momentum"),
+    ("08.1", 99, "a bottleneck has three"),
+    ("08.1", 200 / 3, "two layers are in no unit"),
+    ("08.1", 50, "are 152 layers"),
+    ("08.2", lambda size, stride: size // 4, "return four heights"),
+    ("08.2", lambda size, stride: [size // s for s in (4, 8, 16, 32)], "no map is smaller than 28"),
+    ("08.2", lambda size, stride: [2 * h for h in RIGHT["08.2"](size, stride)], "the pooling by 2 again"),
+    ("08.2", lambda size, stride: [1, 2, 3, 4], "for 224 pixels and an output stride of 32"),
+    (
+        "08.2",
+        lambda size, stride: [56, 28, 14, 7] if stride == 32 else [size // stride] * 4,
+        "first stages are as they",
+    ),
+    ("08.2", lambda size, stride: [None] * 4, "returns nothing"),
+    ("08.3", lambda network, stage: None, "nothing is frozen"),
+    ("08.3", lambda network, stage: freeze(network, lambda place, first: True, stage), "the classifier too"),
+    ("08.3", lambda network, stage: freeze(network, lambda place, first: place == 0, stage), "and is still trained"),
+    ("08.3", lambda network, stage: freeze(network, lambda place, first: place <= first, stage), "and is frozen"),
+    ("08.3", 3, "give a function"),
     ("09.1", lambda x, n1, a, n2, f: n2(n1(x + a(x)) + f(n1(x + a(x)))), "that is post-norm"),
     ("09.1", lambda x, n1, a, n2, f: pre_norm(x, n2, a, n1, f), "the two norms are swapped"),
     ("09.1", lambda x, n1, a, n2, f: x + a(n1(x)), "feed-forward branch is missing"),

@@ -1,6 +1,7 @@
 """What nbval does not see: cells never run, figures that are missing, warnings, traces of the machine.
 
-Run as a program it takes from stored notebooks what depends on who ran them: the kernel's name and version.
+Run as a program it takes from stored notebooks what depends on who ran them, the kernel's name and version, and gives
+the translated ones the code and the outputs of those that they translate.
 """
 
 import json
@@ -11,7 +12,12 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
+sys.path.insert(0, str(FOLDER))
+
+from build_site import figure_text  # noqa: E402 (it is no package)
+
 NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("solutions/*.ipynb")])
+TRANSLATED = sorted(FOLDER.glob("zh/*.ipynb"))
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -66,6 +72,11 @@ class TestStored:
             if "plt.show()" in source(cell) or "display(" in source(cell):
                 assert any("image/png" in output.get("data", {}) for output in cell["outputs"]), source(cell)
 
+    def test_figures_are_told_to_those_who_do_not_see_them(self, path):
+        for cell in code_cells(path):
+            if any("image/png" in output.get("data", {}) for output in cell["outputs"]):
+                assert len(figure_text(source(cell)) or "") > 40, source(cell)
+
     def test_nothing_that_nbval_gets_wrong(self, path):
         for cell in code_cells(path):
             assert not source(cell).rstrip().endswith(";")
@@ -78,6 +89,35 @@ class TestStored:
         assert len(marked) + len(comments) == ALLOWED_MARKS.get(path.name, 0)
 
 
+@pytest.mark.parametrize("path", TRANSLATED, ids=lambda path: path.name)
+class TestTranslated:
+    """The code runs where it stands in English; here it is compared, and its outputs."""
+
+    def test_has_the_cells_of_the_english_edition(self, path):
+        english = json.loads((FOLDER / path.name).read_text(encoding="utf-8"))
+        translated = json.loads(path.read_text(encoding="utf-8"))
+        assert translated["metadata"] == english["metadata"]
+        for ours, theirs in zip(translated["cells"], english["cells"], strict=True):
+            assert (ours["id"], ours["cell_type"]) == (theirs["id"], theirs["cell_type"])
+            if ours["cell_type"] == "code":
+                assert ours == theirs
+
+    def test_is_translated_with_its_formulas(self, path):
+        english = json.loads((FOLDER / path.name).read_text(encoding="utf-8"))
+        translated = json.loads(path.read_text(encoding="utf-8"))
+        for ours, theirs in zip(translated["cells"], english["cells"], strict=True):
+            if ours["cell_type"] == "markdown":
+                assert re.search(r"[\u4e00-\u9fff]", source(ours)), ours["id"]
+                displayed = [re.findall(r"\$\$(.*?)\$\$", source(cell), re.DOTALL) for cell in (ours, theirs)]
+                without_words = [[re.sub(r"\\text\{[^}]*\}", "", formula) for formula in found] for found in displayed]
+                assert without_words[0] == without_words[1], ours["id"]
+
+    def test_links_to_what_is_there(self, path):
+        text = "".join(source(cell) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"])
+        links = re.findall(r"\]\(([^)\s]+)\)", text)
+        assert links and not [link for link in links if not (path.parent / link).exists()]
+
+
 def clean(path):
     """Set the metadata of a notebook to what every notebook has, and drop the times of its cells."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -87,7 +127,17 @@ def clean(path):
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def carry_over(path):
+    """Give a translated notebook the code and the outputs of the English one."""
+    english = json.loads((FOLDER / path.name).read_text(encoding="utf-8"))
+    text = {cell["id"]: cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+    english["cells"] = [text[cell["id"]] if cell["cell_type"] == "markdown" else cell for cell in english["cells"]]
+    path.write_text(json.dumps(english, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     for name in NOTEBOOKS:
         clean(name)
+    for name in TRANSLATED:
+        carry_over(name)
     sys.exit(0)

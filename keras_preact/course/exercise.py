@@ -52,6 +52,7 @@ NOTEBOOKS = {
     "03": "scaling",
     "06": "thousand_layers",
     "07": "real_training",
+    "08": "imagenet",
     "09": "transformers",
     "10": "bugs",
     "11": "afterwards",
