@@ -10,7 +10,7 @@ from keras import layers
 
 from keras_preact import InputError
 from keras_preact.course import check, results_folder
-from keras_preact.layers import Shortcut
+from keras_preact.layers import Placement, Shortcut
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 
@@ -101,6 +101,12 @@ RIGHT = {
     "03.1": np.prod,
     "03.2": 93,
     "03.3": 0.5 ** (1 / 54),
+    "04.1": lambda bias, units: (1 / (1 + np.exp(bias))) ** units,
+    "04.2": -3.24,
+    "04.3": 18 * 16**2 + 17 * 32**2 + 17 * 64**2,
+    "05.1": ["full_preactivation", "bn_after_addition"],
+    "05.2": 54 / (2 * np.pi) ** 0.5,
+    "05.3": Placement("mine", "mine", first=("norm", "relu"), last=("norm",)),
     "06.1": lambda depth, convolutions: (depth - 2) / (3 * convolutions),
     "06.2": run_stack,
     "06.3": 11,
@@ -182,6 +188,35 @@ WRONG = [
     ("03.2", 92.5, "no number of units"),
     ("03.3", 0.5, "0.5 to the power of 54"),
     ("03.3", -0.9, "a negative scale"),
+    ("04.1", lambda bias, units: (1 / (1 + np.exp(-bias))) ** units, "that is what is left of F"),
+    ("04.1", lambda bias, units: units / (1 + np.exp(bias)), "one unit after the other multiplies"),
+    ("04.1", lambda bias, units: 1 / (1 + np.exp(bias)), "that is one unit"),
+    ("04.1", lambda bias, units: 2.0, "it gives 2"),
+    ("04.1", lambda bias, units: None, "returns nothing"),
+    ("04.2", 3.24, "the sign"),
+    ("04.2", -6, "0.956 of the signal"),
+    ("04.3", 18 * (16**2 + 32**2 + 64**2), "two units change the shape"),
+    ("04.3", 18 * 16 + 17 * 32 + 17 * 64, "not c"),
+    ("04.3", 9 * RIGHT["04.3"], "3×3"),
+    ("04.3", 1000, "1,000 is not 18"),
+    ("05.1", "full_preactivation", "give a list"),
+    ("05.1", ["pre"], "pre is no placement"),
+    ("05.1", ["original"], "not original"),
+    ("05.1", ["bn_after_addition"], "full_preactivation is missing"),
+    ("05.1", ["full_preactivation"], "one is missing"),
+    ("05.2", 1 / (2 * np.pi) ** 0.5, "mean of one residual"),
+    ("05.2", 2 * RIGHT["05.2"], "twice that of max"),
+    ("05.2", 27, "their mean is not 1"),
+    ("05.2", (54 / (2 * np.pi)) ** 0.5, "not with its root"),
+    ("05.2", 3, "3 is not 54 times"),
+    ("05.3", "full_preactivation", "give a Placement"),
+    ("05.3", Placement("mine", "mine", first=("bn",)), "'bn' is neither"),
+    ("05.3", Placement("mine", "mine", after_addition=("relu",)), "f is not the identity"),
+    ("05.3", Placement("mine", "mine"), "the first convolution sees"),
+    ("05.3", Placement("mine", "mine", first=("norm",), between=("relu",)), "the second convolution sees"),
+    ("05.3", Placement("mine", "mine", first=("norm",), last=("relu",)), "can only push the signal up"),
+    ("05.3", Placement("mine", "mine", first=("norm",), between=("norm",)), "no ReLU in it"),
+    ("05.3", Placement("mine", "mine", first=("norm", "relu")), "that is full_preactivation"),
     ("06.1", lambda depth, convolutions: depth / (3 * convolutions), "two layers are in no unit"),
     ("06.1", lambda depth, convolutions: (depth - 2) / convolutions, "all three stages"),
     ("06.1", lambda depth, convolutions: 18, "for depth 1001"),

@@ -50,6 +50,8 @@ NOTEBOOKS = {
     "01": "residual_units",
     "02": "propagation",
     "03": "scaling",
+    "04": "table_1",
+    "05": "table_2",
     "06": "thousand_layers",
     "07": "real_training",
     "08": "imagenet",

@@ -221,7 +221,10 @@ def _runs_table(store: Store) -> str:
     for run in store.runs:
         record, config = run.record, run.config
         hardware = record["environment"]["hardware"]
-        machine = ", ".join(hardware["accelerators"]) or f"{hardware['cores']} cores of {hardware['processor']}"
+        machine = (
+            ", ".join(hardware["accelerators"])
+            or f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}"
+        )
         name = run.folder.path.name
         data = config.dataset + (f" ({', '.join(config.only)})" if config.only else "")
         rows.append(
