@@ -37,7 +37,8 @@ test-slow: $(VENV)/installed-tests
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
 
 lab: $(VENV)/installed
-	$(BIN)/jupyter lab $(LAB) notebooks
+	@# With this variable kernels leave TensorFlow's log lines to the terminal: they would stand in red below every first cell.
+	PYTEST_CURRENT_TEST=lab TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/jupyter lab $(LAB) notebooks
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks

@@ -540,6 +540,8 @@ def _say(error: Exception) -> int:
     stopped = getattr(error, "signal_number", None)
     if isinstance(error, InputError):
         message, status = f"error: {error}", 2
+    elif type(error).__name__ == "Diverged":  # known by its name: to import it would import Keras
+        message, status = f"error: {error}", 1
     elif stopped is not None:
         message, status = str(error), 128 + stopped
     elif isinstance(error, OSError):

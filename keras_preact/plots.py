@@ -7,6 +7,7 @@ tell apart), and carry a sentence that says what is to be seen: `alt_text`.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -230,7 +231,9 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
         if where is not None:
             marker = "x" if published.value is None else "D"
             axes.plot([where], [place], marker=marker, color=COLOURS[1], markersize=7, linestyle="", fillstyle="none")
-        if line.median is not None:
+        if line.median is not None and math.isinf(line.median):
+            axes.annotate("diverged", (1, place), xycoords=("axes fraction", "data"), color=COLOURS[0], ha="right")
+        elif line.median is not None:
             axes.plot([min(line.errors), max(line.errors)], [place, place], color=COLOURS[0], linewidth=2)
             axes.plot([line.median], [place], marker="o", color=COLOURS[0], linestyle="")
     axes.plot([], [], "o", color=COLOURS[0], label="ours, median and range")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ class Line:
         """Our median with its spread, in words."""
         if self.median is None:
             return "not run"
+        if math.isinf(self.median):
+            return "diverged, fails" if judges else "diverged"
         spread = f" ({min(self.errors):.2f} to {max(self.errors):.2f})" if len(self.errors) > 1 else ""
         return f"{self.median:.2f}{spread}" + (", fails" if judges and self.median > self.fails_above else "")
 
@@ -52,7 +55,7 @@ class Line:
     def difference(self) -> str:
         """Ours less the published error, where both are numbers."""
         published = self.row.published
-        if self.median is None or published is None or published.value is None:
+        if self.median is None or math.isinf(self.median) or published is None or published.value is None:
             return ""
         return f"{self.median - published.value:+.2f}"
 
@@ -226,10 +229,12 @@ def _runs_table(store: Store) -> str:
             or f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}"
         )
         name = run.folder.path.name
+        diverged = record.get("diverged")
+        error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {_unit(run)}"
         data = config.dataset + (f" ({', '.join(config.only)})" if config.only else "")
         rows.append(
             f"| [{name}]({name}/run.json) | {record['model']['name']} | {data} | {config.recipe.name}, "
-            f"{config.recipe.steps:,} steps | {run.error:.2f} {_unit(run)} | {record['seconds'] / 60:.0f} | {machine}, "
+            f"{config.recipe.steps:,} steps | {error} | {record['seconds'] / 60:.0f} | {machine}, "
             f"{config.precision} |"
         )
     return "\n".join([*rows, ""])

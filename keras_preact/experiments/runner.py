@@ -16,7 +16,7 @@ from keras_preact.errors import InputError
 from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.store import Run, Store, folder_name, identity
 from keras_preact.training.runs import RunFolder
-from keras_preact.training.trainer import RunConfig, resume, start
+from keras_preact.training.trainer import Diverged, RunConfig, resume, start
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def run_missing(
     callbacks: Callbacks = lambda name, config: (),
     say: Callable[[str], Any] = lambda text: None,
 ) -> None:
-    """Run what is not finished, resuming what was begun.
+    """Run what is not finished, resuming what was begun. A training that diverges is a result, and the next one begins.
 
     Args:
         jobs: of `plan`.
@@ -121,10 +121,13 @@ def run_missing(
         say(f"[{number + 1}/{len(missing)}] {job.row.title}, seed {job.config.seed}{left}")
         began = time.perf_counter()
         name = f"{job.row.name}, seed {job.config.seed}"
-        if job.is_begun:
-            resume(job.path, data_dir=data_dir, callbacks=callbacks(name, job.config))
-        else:
-            start(job.config, job.path, callbacks=callbacks(name, job.config))
+        try:
+            if job.is_begun:
+                resume(job.path, data_dir=data_dir, callbacks=callbacks(name, job.config))
+            else:
+                start(job.config, job.path, callbacks=callbacks(name, job.config))
+        except Diverged as fault:
+            say(f"{name}: {fault}")
         seconds.append(time.perf_counter() - began)
         keras.backend.clear_session()
         gc.collect()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,15 @@ from keras_preact.errors import InputError
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.trainer import RunConfig
 
+ENDED = ("finished", "diverged")
+"""Status of the runs that are a result: a training whose loss is no number any more is one too."""
 KEPT = ("run.json", "metrics.csv", "curves.png", "inspection.json")
 """What of a run is kept: small enough for git."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run.
+    """A run that has ended, at its last step or where its loss was no number any more.
 
     Attributes:
         folder: where it is.
@@ -38,13 +41,13 @@ class Run:
 
     @property
     def error(self) -> float:
-        """Test error of the last epoch (%)."""
-        return float(self.record["result"]["test_error"])
+        """Test error of the last epoch (%); infinite where the training has diverged."""
+        return float(self.record["result"]["test_error"]) if "diverged" not in self.record else math.inf
 
     @property
     def loss(self) -> float:
-        """Test loss of the last epoch."""
-        return float(self.record["result"]["test_loss"])
+        """Test loss of the last epoch; infinite where the training has diverged."""
+        return float(self.record["result"]["test_loss"]) if "diverged" not in self.record else math.inf
 
     @property
     def fails_above(self) -> float:
@@ -113,7 +116,7 @@ def _finished(folders: Sequence[Path]) -> Iterator[Run]:
         for path in sorted(Path(folder).glob("*/run.json")):
             run = RunFolder(path.parent)
             record = run.record()
-            if record.get("kind") == "training" and record.get("status") == "finished":
+            if record.get("kind") == "training" and record.get("status") in ENDED:
                 yield Run(run, record)
 
 
@@ -123,7 +126,7 @@ def keep(run: RunFolder, results: Path) -> Path:
     Raises:
         InputError: the run is not finished, or the results have a folder of its name.
     """
-    if run.record().get("status") != "finished":
+    if run.record().get("status") not in ENDED:
         raise InputError(f"{run.path} is not finished; finish it first with `train --resume {run.path}`")
     target = results / run.path.name
     if target.exists():

@@ -5,7 +5,7 @@ from keras_preact.training.comparison import compare, orders
 from keras_preact.training.device import PRECISIONS, default_precision
 from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
 from keras_preact.training.runs import RunFolder, next_free_folder
-from keras_preact.training.trainer import Interrupted, RunConfig, build_model, evaluate, resume, start
+from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, evaluate, resume, start
 
 __all__ = [
     "PRECISIONS",
@@ -13,6 +13,7 @@ __all__ = [
     "Checkpoint",
     "CosineSchedule",
     "CoupledSGD",
+    "Diverged",
     "Interrupted",
     "Recipe",
     "RunConfig",

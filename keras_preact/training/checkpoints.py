@@ -54,6 +54,11 @@ class Checkpoint:
         candidates = [*self.model.variables, *self.model.optimizer.variables, *self.model.metrics_variables]
         return list({id(variable): variable for variable in candidates}.values())
 
+    def first_not_finite(self) -> str | None:
+        """Return the path of the first variable of floats that has a value which is none, or infinite."""
+        floats = (v for v in self.variables() if keras.backend.is_float_dtype(v.dtype))
+        return next((v.path for v in floats if not bool(keras.ops.all(keras.ops.isfinite(v)))), None)
+
     def _names(self) -> list[str]:
         """Return the variables' names without the numbers by which Keras tells equal names in one process apart."""
         return [re.sub(r"_\d+(?=_|$)", "", variable.name) for variable in self.variables()]

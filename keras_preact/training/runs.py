@@ -105,6 +105,12 @@ class RunFolder:
         write_atomically(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         return record
 
+    def drop_from_record(self, key: str) -> None:
+        """Take an entry out of run.json, if it is there."""
+        record = self.record()
+        if record.pop(key, None) is not None:
+            write_atomically(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
     def metrics(self) -> list[dict[str, float]]:
         """Return the rows of metrics.csv, numbers as numbers."""
         if not self.metrics_path.exists():

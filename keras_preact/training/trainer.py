@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -60,6 +61,30 @@ class Interrupted(Exception):
         super().__init__(f"stopped by {name} after step {step}; go on with `keras-preact train --resume {path}`")
         self.signal_number = signal_number
         self.step = step
+        self.path = path
+
+
+class Diverged(Exception):
+    """The loss, or a weight, is no number any more, or infinite; the run has ended there, and its record says so.
+
+    (An overflow of float16's *gradients* is none of this: the loss scale skips such a step, and the loss stays finite.)
+
+    Attributes:
+        step: after which it was seen.
+        examples: indices of that step's batch in the training data, where they have an order.
+        path: the run's folder.
+    """
+
+    def __init__(self, what: str, step: int, examples: Sequence[int], path: Path) -> None:
+        shown = ", ".join(map(str, examples[:8])) + (", …" if len(examples) > 8 else "")
+        kept = [int(file.stem.removeprefix("step-")) for file in RunFolder(path).checkpoints_path.glob("step-*.npz")]
+        good = f"the state after step {max(kept)} is kept" if kept else "no state was kept before it"
+        batch = f", of the training examples {shown}" if examples else ""
+        super().__init__(
+            f"{what} at step {step}{batch}; {good} in {path}; lower the learning rate, or look at these examples"
+        )
+        self.step = step
+        self.examples = list(examples)
         self.path = path
 
 
@@ -220,11 +245,23 @@ def _build_state(model: keras.Model, dataset: Dataset) -> None:
 
 
 class _Recorder(keras.callbacks.Callback):
-    """Counts steps, writes metrics and checkpoints, and stops in good order when asked by a signal."""
+    """Counts steps, writes metrics and checkpoints, and stops in good order: asked by a signal, or where it must.
 
-    def __init__(self, folder: RunFolder, checkpoint: Checkpoint, step: int, seconds: float) -> None:
+    Args:
+        examples: of a step: the indices of its batch, or nothing where the data have no order.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        checkpoint: Checkpoint,
+        step: int,
+        seconds: float,
+        examples: Callable[[int], Sequence[int]],
+    ) -> None:
         super().__init__()
         self.folder = folder
+        self.examples = examples
         self.checkpoint = checkpoint
         self.step = step
         self.signal_number: int | None = None
@@ -253,6 +290,9 @@ class _Recorder(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step += 1
+        # A running mean of the epoch: the first step that is not finite makes it so. Keras has it on the host already.
+        if not math.isfinite(logs["loss"]):
+            raise self._diverged(f"the loss is {logs['loss']}")
         is_last = batch + 1 == self.params["steps"]  # then the epoch is tested and written down first
         if self.signal_number is not None and not is_last:
             self._save()
@@ -282,8 +322,14 @@ class _Recorder(keras.callbacks.Callback):
     def _save(self) -> None:
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()  # during fit the state is outside the model
+        # ReLU makes 0 of what is no number: the loss can look well while weights are lost.
+        if lost := self.checkpoint.first_not_finite():
+            raise self._diverged(f"the weight {lost} is not finite")
         self.checkpoint.save(self.step)
         self.folder.update_record(step=self.step, seconds=round(self.seconds, 1))
+
+    def _diverged(self, what: str) -> Diverged:
+        return Diverged(what, self.step, self.examples(self.step - 1), self.folder.path)
 
 
 def _inner(optimizer: Any) -> Any:
@@ -417,12 +463,15 @@ def _fit(
     checkpoint = Checkpoint(folder.checkpoints_path, model)
     step = checkpoint.restore()
     folder.cut_metrics(step)
-    recorder = _Recorder(folder, checkpoint, step, seconds=folder.record()["seconds"])
+    order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
+    examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
+    recorder = _Recorder(folder, checkpoint, step, folder.record()["seconds"], examples)
     recorder.set_model(model)
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
         recorder.keep_metrics()
     folder.update_record(status="running")
+    folder.drop_from_record("diverged")
     watchers = [*callbacks, recorder, *_tensorboard(folder)]
     try:
         with _handles_signals(recorder.ask_to_stop):
@@ -440,6 +489,9 @@ def _fit(
                 )
     except (Interrupted, KeyboardInterrupt):
         folder.update_record(status="interrupted")
+        raise
+    except Diverged as fault:
+        folder.update_record(status="diverged", diverged={"step": fault.step, "examples": fault.examples})
         raise
     return _finish(folder, model, recorder)
 

@@ -9,8 +9,9 @@ import keras
 import pytest
 
 from keras_preact import InputError
-from keras_preact.experiments import Budget, Experiment, Row, Store, keep, lines, plan, run_missing
+from keras_preact.experiments import Budget, Experiment, Row, Store, keep, lines, plan, run_missing, write_results
 from keras_preact.paper import Published
+from keras_preact.plots import table_figure
 from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunFolder
 
 ROWS = (
@@ -99,3 +100,17 @@ def test_unfinished_runs_are_not_kept(tmp_path):
     folder.record_path.write_text(json.dumps({"kind": "training", "status": "running"}))
     with pytest.raises(InputError, match="is not finished"):
         keep(folder, tmp_path / "results")
+
+
+def test_a_training_that_diverges_is_a_result_and_the_next_one_is_run(tmp_path):
+    recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(1e30))
+    budget = dataclasses.replace(BUDGET, recipes={"bundled": recipe})
+    told = []
+    run_missing(plan(TABLE, budget, out=tmp_path), say=told.append)
+    assert sum("lower the learning rate" in text for text in told) == 2
+    assert all(job.run is not None and "diverged" in job.run.record for job in plan(TABLE, budget, out=tmp_path))
+    found = lines(TABLE, budget, Store([tmp_path]))
+    assert [line.ours(judges=True) for line in found] == ["diverged, fails"] * 2
+    kept = keep(next(iter(plan(TABLE, budget, out=tmp_path))).run.folder, tmp_path / "results")
+    assert "diverged at step" in write_results(kept.parent).read_text(encoding="utf-8")
+    assert table_figure(found, fails_above=20.0).axes[0].texts[0].get_text() == "diverged"

@@ -4,6 +4,9 @@ import dataclasses
 import importlib.util
 import json
 import signal
+import subprocess
+import sys
+import time
 
 import keras
 import numpy as np
@@ -12,7 +15,17 @@ from harness import StopAfter, array
 
 from keras_preact import InputError
 from keras_preact.data import from_arrays
-from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig, RunFolder, evaluate, resume, start
+from keras_preact.training import (
+    CosineSchedule,
+    Diverged,
+    Interrupted,
+    Recipe,
+    RunConfig,
+    RunFolder,
+    evaluate,
+    resume,
+    start,
+)
 from keras_preact.training.trainer import build_model, parts
 
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
@@ -178,3 +191,82 @@ def test_run_json_is_plain(whole):
     text = whole.record_path.read_text()
     assert json.loads(text)["config"]["recipe"]["schedule"]["kind"] == "cosine"
     assert str(whole.path) not in text
+
+
+class Poison(keras.callbacks.Callback):
+    """Make a layer's weights no number at the end of a step."""
+
+    def __init__(self, step, layer):
+        super().__init__()
+        self.layer = layer
+        self.step = step
+        self.seen = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.seen += 1
+        if self.seen == self.step:
+            kernel = self.model.get_layer(self.layer).kernel
+            kernel.assign(kernel * float("nan"))
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="a weight cannot be changed in the middle of fit on JAX")
+def test_a_loss_that_is_no_number_ends_the_run_and_names_step_batch_and_checkpoint(tiny_dataset, tmp_path):
+    words = r"the loss is nan at step 9, of the training examples [\d, ]+…; the state after step 6 is kept"
+    with pytest.raises(Diverged, match=words):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[Poison(8, "logits")])
+    folder = RunFolder.open(tmp_path / "run")
+    record = folder.record()
+    order = tiny_dataset.train.train_batches(RECIPE.batch_size, CONFIG.seed)
+    assert record["status"] == "diverged" and record["diverged"]["step"] == 9
+    assert record["diverged"]["examples"] == order.indices(8).tolist()
+    assert [row["step"] for row in folder.metrics()] == [6] and not folder.model_path.exists()
+    assert resume(tmp_path / "run", dataset=tiny_dataset).record()["status"] == "finished"  # from the good state
+    assert "diverged" not in RunFolder.open(tmp_path / "run").record()
+
+
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="a weight cannot be changed in the middle of fit on JAX")
+def test_weights_that_are_lost_while_the_loss_looks_well_are_noticed_before_they_are_kept(tiny_dataset, tmp_path):
+    """On TensorFlow's processors ReLU makes 0 of what is no number."""
+    with pytest.raises(Diverged, match=r"the (weight stem_conv/kernel is not finite|loss is nan) at step"):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[Poison(8, "stem_conv")])
+    assert [file.stem for file in RunFolder(tmp_path / "run").checkpoints_path.iterdir()] == ["step-000000006"]
+
+
+def test_a_rate_that_is_far_too_large_ends_it_before_any_state_is_kept(tiny_dataset, tmp_path):
+    recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(1e30))
+    with pytest.raises(Diverged, match="no state was kept before it"):
+        start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "run", dataset=tiny_dataset)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_weights(tmp_path, precision):
+    """SIGKILL: in a step, in a test, in a write, wherever it falls; then resumed, until it has ended by itself."""
+    options = ["--depth", "8", "--steps", "48", "--batch-size", "250", "--precision", precision]
+    command = [sys.executable, "-m", "keras_preact", "train"]
+    subprocess.run([*command, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
+    random, run, kills = np.random.default_rng(0), tmp_path / "killed", 0
+    arguments = [*options, "--out", str(run)]
+    while kills < 20:
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and not list(run.glob("checkpoints/*")):
+            time.sleep(0.05)  # before the first checkpoint there is nothing that could be lost
+        try:
+            process.wait(random.uniform(0, 6))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            kills += 1
+            arguments = ["--resume", str(run)]
+        if (run / "run.json").exists() and RunFolder.open(run).record()["status"] == "finished":
+            run.rename(tmp_path / f"ended-{kills}")  # it was faster than the kills: it must be equal, and again
+            arguments = [*options, "--out", str(run)]
+    if run.exists():
+        subprocess.run([*command, "--resume", str(run)], check=True, capture_output=True)
+    ended = [run, *tmp_path.glob("ended-*")] if run.exists() else list(tmp_path.glob("ended-*"))
+    whole = RunFolder.open(tmp_path / "whole")
+    for folder in map(RunFolder.open, ended):
+        assert rows_without_time(folder) == rows_without_time(whole)
+        a, b = (keras.models.load_model(each.model_path).get_weights() for each in (whole, folder))
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
