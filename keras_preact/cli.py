@@ -216,8 +216,6 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     usual = "adam" if network in TRANSFORMERS else "demo" if name == "bundled" else "short"
     recipe = get_recipe(options.recipe or usual)
     if options.batch_size is not None:
-        if options.batch_size < 1:
-            raise InputError(f"--batch-size is {options.batch_size}; give at least 1")
         recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
     config = RunConfig(
         network=network,

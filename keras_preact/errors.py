@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import numbers
 from collections.abc import Iterable
 
 
@@ -59,9 +61,30 @@ def check_rate(what: str, value: float) -> float:
     >>> check_rate("drop_path", 0.2)
     0.2
     """
-    if not 0 <= value < 1:
-        raise InputError(f"{what} is {value}; give a probability from 0 up to, but not including, 1")
+    if not _is_number(value) or not 0 <= value < 1:
+        raise InputError(f"{what} is {value!r}; give a probability from 0 up to, but not including, 1")
     return float(value)
+
+
+def check_number(what: str, value: float, low: float, high: float = math.inf) -> float:
+    """Return `value` if it is a number, finite, and within the bounds.
+
+    Raises:
+        InputError: it is not.
+
+    Example:
+
+    >>> check_number("momentum", 0.9, 0, 1)
+    0.9
+    """
+    if not _is_number(value) or not low <= value <= high or math.isinf(value):
+        bounds = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
+        raise InputError(f"{what} is {value!r}; give a number {bounds}")
+    return float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_positive(what: str, value: int) -> int:
@@ -75,6 +98,6 @@ def check_positive(what: str, value: int) -> int:
     >>> check_positive("depth", 6)
     6
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
         raise InputError(f"{what} is {value!r}; give a whole number of at least 1")
-    return value
+    return int(value)

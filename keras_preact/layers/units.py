@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
 from keras_preact.layers.branches import (
     EXPANSION,
     DropPath,
@@ -112,12 +112,15 @@ class ResidualUnit(ResidualLayer):
             check_choice("preactivation", preactivation, PREACTIVATIONS)
         self.preactivation = preactivation
         self.stride_on = stride_on
-        self.dilation = (dilation, dilation) if isinstance(dilation, int) else (dilation[0], dilation[1])
+        pair = tuple(dilation) if isinstance(dilation, (tuple, list)) else (dilation, dilation)
+        if len(pair) != 2:
+            raise InputError(f"dilation is {dilation!r}; give one number, or one for each 3×3 convolution")
+        self.dilation = (check_positive("dilation", pair[0]), check_positive("dilation", pair[1]))
         self.groups = groups
         self.width_per_group = width_per_group
         self.normalization = normalization
-        self.momentum = momentum
-        self.epsilon = epsilon
+        self.momentum = check_number("momentum", momentum, 0, 1)
+        self.epsilon = check_number("epsilon", epsilon, 0)
         self.drop_path = check_rate("drop_path", drop_path)
         self.zero_init_residual = zero_init_residual
         self.data_format = data_format or keras.config.image_data_format()

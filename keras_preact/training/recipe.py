@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_preact import paper
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import check_choice, check_number, check_positive
 
 DECAYS = ("all", "kernels")
 
@@ -157,14 +157,19 @@ class Recipe:
     augment: bool = True
     per_pixel_mean: bool = True
 
+    def __post_init__(self) -> None:
+        check_positive("the number of training steps", self.steps)
+        check_positive("the batch size", self.batch_size)
+        check_number("momentum", self.momentum, 0, 1)
+        check_number("weight decay", self.weight_decay, 0)
+
     def with_steps(self, steps: int) -> Recipe:
         """Return the recipe for another length; warm-up and drops keep their share of it.
 
         >>> RECIPES["paper"].with_steps(6400).schedule.drops
         (3200, 4800)
         """
-        if steps < 1:
-            raise InputError(f"the number of training steps is {steps}; give at least 1")
+        steps = check_positive("the number of training steps", steps)
         schedule = self.schedule.scaled(steps / self.steps)
         return dataclasses.replace(self, steps=steps, schedule=schedule)
 

@@ -38,7 +38,7 @@ def test_cosine():
 def test_another_length_keeps_the_proportions():
     short = RECIPES["paper"].with_steps(640)
     assert (short.schedule.drops, short.schedule.warmup_steps, short.steps) == ((320, 480), 4, 640)
-    with pytest.raises(InputError, match="training steps is 0; give at least 1"):
+    with pytest.raises(InputError, match="training steps is 0; give a whole number of at least 1"):
         short.with_steps(0)
 
 
