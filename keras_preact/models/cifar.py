@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, check_number
 from keras_preact.layers.branches import WeightLayer
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate
 
@@ -39,6 +40,7 @@ def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = 
         ...
     keras_preact.errors.InputError: depth 21 is not 6n+2 or 9n+2; the nearest depths that are: 20, 26
     """
+    check_number("depth", depth, -math.inf)
     allowed = _allowed_blocks(bottleneck, block)
     fitting = [block for block in allowed if _fits(depth, block)]
     if not fitting:
@@ -67,7 +69,8 @@ def _fits(depth: int, block: str) -> bool:
 
 def _nearest(depth: int, blocks: Sequence[str]) -> set[int]:
     """Return the largest fitting depth below `depth` and the smallest above it."""
-    depths = {3 * LAYERS_PER_UNIT[block] * n + 2 for block in blocks for n in range(1, abs(int(depth)) // 3 + 3)}
+    steps = [3 * LAYERS_PER_UNIT[block] for block in blocks]
+    depths = {step * max(n + int((depth - 2) // step), 1) + 2 for step in steps for n in (-1, 0, 1)}
     below = [d for d in depths if d < depth]
     above = [d for d in depths if d > depth]
     return {*([max(below)] if below else []), *([min(above)] if above else [])}

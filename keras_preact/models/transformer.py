@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_positive
+from keras_preact.errors import InputError, check_positive, check_rate
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
 from keras_preact.models.resnet import drop_path_rates, equal_units
@@ -265,7 +265,7 @@ def transformer(
     placement = get_placement(placement, NORM_PLACEMENTS)
     x = start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(x, check_positive("dim", dim), dtype))
-    if dropout:
+    if check_rate("dropout", dropout):
         x = keras.layers.Dropout(dropout, dtype=dtype, name="embedding_dropout")(x)
     block = partial(
         EncoderBlock,
