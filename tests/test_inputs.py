@@ -113,14 +113,14 @@ class TestConstructors:
         with contextlib.suppress(InputError):
             EncoderBlock(**{"heads": 2, **options})
 
-    @cases(60)
+    @cases(25)
     @given(depth=number(6, 32), classes=number(0, 5), options=UNIT)
     def test_a_network_for_cifar(self, depth, classes, options):
         options = {key: value for key, value in options.items() if key not in ("strides", "dilation", "data_format")}
         with refusing_or_released():
             cifar_resnet(depth, classes=classes, **options)
 
-    @cases(60)
+    @cases(25)
     @given(
         depth=st.sampled_from([18, 34, 19, 0, None, "18"]),
         options=some(
@@ -136,7 +136,7 @@ class TestConstructors:
         with refusing_or_released():
             imagenet_resnet(depth, **options)
 
-    @cases(60)
+    @cases(25)
     @given(options=some(depth=number(0, 3), dim=number(0, 20), heads=number(0, 5), dropout=rate()))
     def test_a_transformer(self, options):
         with refusing_or_released():
