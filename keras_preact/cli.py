@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from keras_preact.errors import InputError
 
 RUNS = Path("runs")
-RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck"}
+RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "profile"}
 TRANSFORMER_OPTIONS = {"depth", "placement", "shortcut", "dim", "heads", "dropout", "patch"}
 
 
@@ -102,6 +102,7 @@ def parser() -> argparse.ArgumentParser:
     _add_network_options(info, with_name=False)
     info.add_argument("--classes", type=int, help="number of classes")
     info.add_argument("--image-size", type=int, help="pixels")
+    info.add_argument("--against", metavar="PROFILE", help="say how that profile's network differs")
     info.set_defaults(run=_info)
     return main_parser
 
@@ -120,6 +121,7 @@ def _add_network_options(to: argparse.ArgumentParser, with_name: bool = True) ->
         "--shortcut", help="h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
     )
     group.add_argument("--shape-change", help="projection (default) or option_a, where a unit changes the shape")
+    group.add_argument("--profile", help="whose network, where code bases differ: paper (default), timm, …")
     group.add_argument("--dim", type=int, help="width of a Transformer (default: 128)")
     group.add_argument("--heads", type=int, help="attention heads of a Transformer (default: 4)")
     group.add_argument("--dropout", type=float, help="of a Transformer (default: 0)")
@@ -379,6 +381,34 @@ def _info(options: argparse.Namespace) -> None:
     say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
+    if options.against is not None:
+        _compare_profiles(options, summary.rows[-1])
+
+
+def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
+    """Print what a profile's network has otherwise than the one that `info` has described."""
+    from keras_preact.console import console, say, table
+    from keras_preact.layers.placements import get_placement
+    from keras_preact.models import NETWORKS, TRANSFORMERS
+    from keras_preact.models.profiles import conventions, differences
+    from keras_preact.models.summary import summarize
+
+    if options.model not in NETWORKS or options.model in TRANSFORMERS:
+        raise InputError(f"--against compares residual networks by name, as preact_resnet50, not {options.model}")
+    profiles = [options.profile or "paper", options.against]
+    model = _model_to_inspect(argparse.Namespace(**{**vars(options), "profile": options.against}))
+    other = summarize(model).rows[-1]
+    family = "cifar" if options.model == "cifar_resnet" else "imagenet"
+    default = "original" if options.model.startswith("postact") else "full_preactivation"
+    placement = get_placement(options.placement or default)
+    rows = [
+        [says, str(one), str(another)]
+        for says, one, another in differences(*(conventions(name, family, placement) for name in profiles))
+    ]
+    rows.append(["trainable parameters", f"{total.parameters:,}", f"{other.parameters:,}"])
+    rows.append(["multiply-adds", total.multiply_adds, other.multiply_adds])
+    say("")
+    console.print(table(["what differs", *profiles], rows))
 
 
 def _inspect(options: argparse.Namespace) -> None:
@@ -467,9 +497,7 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _model_to_inspect(options: argparse.Namespace) -> Any:
-    import keras
-
-    from keras_preact.models import NETWORKS, TRANSFORMERS, Classification, Patches, get_network
+    from keras_preact.models import NETWORKS, TRANSFORMERS, Classification, Patches, get_network, load_model
     from keras_preact.training import RunFolder
 
     path = Path(options.model)
@@ -477,10 +505,7 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
         file = RunFolder.open(path).model_path if path.is_dir() else path
         if not file.exists():
             raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
-        try:
-            return keras.models.load_model(file)
-        except (ValueError, OSError, TypeError) as error:
-            raise InputError(f"{file} cannot be loaded as a Keras model: {str(error).splitlines()[0]}") from None
+        return load_model(file)
     network = get_network(options.model)
     name = options.model.replace("-", "_")
     arguments = _network_options(name, options)

@@ -260,7 +260,7 @@ def test_a_run_folder_that_exists_is_not_touched(here, picture_folder, capsys):
 def test_a_file_that_is_no_model(here, capsys):
     (here / "bad.keras").write_bytes(b"not a model")
     assert main(["info", "bad.keras"]) == 2
-    assert "cannot be loaded as a Keras model" in text(capsys)
+    assert "bad.keras is no .keras file" in text(capsys)
 
 
 def test_a_half_written_image_is_named(here, picture_folder, capsys):

@@ -12,9 +12,10 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_rate
 from keras_preact.layers.placements import NORM, RELU, Placement
-from keras_preact.layers.shortcuts import HE_NORMAL, convolution_multiply_adds
+from keras_preact.layers.shortcuts import HE_BY_FAN_OUT, convolution_multiply_adds, for_keras
 
 BLOCKS = ("basic", "bottleneck", "single")
+BIASES = ("none", "unnormalized", "all")
 STRIDE_PLACES = ("1x1", "3x3")
 EXPANSION = {"basic": 1, "bottleneck": 4, "single": 1}
 """Output channels of a block over its `filters`."""
@@ -75,9 +76,41 @@ class DropPath(keras.layers.Layer):
         return {**super().get_config(), "rate": self.initial_rate, "seed": self.seed}
 
 
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ConstantPadding2D(keras.layers.ZeroPadding2D):
+    """`keras.layers.ZeroPadding2D` with another value than zero: −∞ before a max-pooling, which then ignores it.
+
+    Args:
+        padding: rows and columns on each side, as in `keras.layers.ZeroPadding2D`. Default 1.
+        value: that they are filled with. Default 0.
+        **kwargs: as in `keras.layers.ZeroPadding2D`.
+
+    Input: (batch, height, width, channels). Output: the same, larger.
+
+    Example:
+
+    >>> import numpy as np
+    >>> np.array(ConstantPadding2D(1, -1.0)(np.ones((1, 1, 1, 1), "float32")))[0, :, :, 0].tolist()
+    [[-1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, -1.0]]
+    """
+
+    def __init__(self, padding: Any = 1, value: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(padding, **kwargs)
+        self.value = float(value)
+
+    def call(self, x: Any) -> Any:
+        sides = [(0, 0), *self.padding, (0, 0)]
+        if self.data_format == "channels_first":
+            sides = [(0, 0), (0, 0), *self.padding]
+        return ops.pad(x, sides, constant_values=self.value)
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "value": self.value}
+
+
 @dataclass(frozen=True)
 class WeightLayer:
-    """One convolution of a branch, without bias: filters, kernel size, strides, dilation, groups."""
+    """One convolution of a branch: filters, kernel size, strides, dilation, groups."""
 
     filters: int
     kernel_size: int
@@ -85,7 +118,15 @@ class WeightLayer:
     dilation: int = 1
     groups: int = 1
 
-    def layers(self, name: str, data_format: str, dtype: Any, zeros: bool = False) -> list[keras.layers.Layer]:
+    def layers(
+        self,
+        name: str,
+        data_format: str,
+        dtype: Any,
+        *,
+        kernel_initializer: Any = HE_BY_FAN_OUT,
+        use_bias: bool = False,
+    ) -> list[keras.layers.Layer]:
         """Return the convolution as one layer, or two: a strided one pads by itself, equally on all sides.
 
         With Keras's "same" padding, an even image and stride 2, the windows would be centred on the odd pixels,
@@ -99,9 +140,9 @@ class WeightLayer:
             padding="valid" if pads else "same",
             dilation_rate=self.dilation,
             groups=self.groups,
-            use_bias=False,
+            use_bias=use_bias,
             data_format=data_format,
-            kernel_initializer="zeros" if zeros else HE_NORMAL,
+            kernel_initializer=for_keras(kernel_initializer),
             dtype=dtype,
             name=name,
         )
@@ -167,6 +208,18 @@ def operations(steps: Sequence[str], channels: int, name: str, normalize: Normal
     return []
 
 
+def has_bias(biases: str, steps: Sequence[str]) -> bool:
+    """Return whether a convolution has a bias, by `biases` and by the operations that follow it.
+
+    Before a batch norm a bias is taken away again with the mean: it has no effect, and no gradient.
+
+    >>> has_bias("unnormalized", (NORM, RELU)), has_bias("unnormalized", ())
+    (False, True)
+    """
+    check_choice("biases", biases, BIASES)
+    return biases == "all" or (biases == "unnormalized" and NORM not in steps)
+
+
 def residual_branch(
     convolutions: Sequence[WeightLayer],
     placement: Placement,
@@ -175,6 +228,8 @@ def residual_branch(
     data_format: str,
     dtype: Any = None,
     zero_init: bool = False,
+    kernel_initializer: Any = HE_BY_FAN_OUT,
+    biases: str = "none",
 ) -> list[keras.layers.Layer]:
     """Return F, without the pre-activation before its first weight layer, as layers to call one after the other.
 
@@ -185,6 +240,8 @@ def residual_branch(
         data_format: of the images.
         dtype: dtype or policy of the layers.
         zero_init: start with F = 0: the last convolution's kernel is zero, or the scale of the norm after it.
+        kernel_initializer: of the convolutions; see `ResidualUnit`.
+        biases: which convolutions have a bias; see `ResidualUnit`.
 
     Example:
 
@@ -202,8 +259,13 @@ def residual_branch(
     layers: list[keras.layers.Layer] = []
     for number, convolution in enumerate(convolutions, start=1):
         is_last = number == len(convolutions)
-        zeros = zero_init and is_last and not ends_in_norm
-        layers += convolution.layers(f"conv{number}", data_format, dtype, zeros=zeros)
+        layers += convolution.layers(
+            f"conv{number}",
+            data_format,
+            dtype,
+            kernel_initializer="zeros" if zero_init and is_last and not ends_in_norm else kernel_initializer,
+            use_bias=has_bias(biases, placement.last if is_last else placement.between),
+        )
         if not is_last:
             layers += operations(placement.between, convolution.filters, f"norm{number + 1}", normalize)
     gamma = {"gamma_initializer": "zeros"} if zero_init and ends_in_norm else {}

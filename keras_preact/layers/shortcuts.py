@@ -15,11 +15,49 @@ from keras import ops
 from keras_preact.errors import InputError, check_choice, check_rate
 from keras_preact.layers.preactivation import channel_axis, normalization
 
+HE_BY_FAN_OUT = "he_by_fan_out"
+"""The name that units and builders take for `HE_NORMAL`."""
 HE_NORMAL = {
     "class_name": "VarianceScaling",
     # N(0, 2 / (k² · filters)): He initialization by fan-out, not truncated, as in the authors' code.
     "config": {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
 }
+
+
+def check_kernel_initializer(initializer: Any) -> Any:
+    """Return a kernel initializer as it stands in configurations: a name, or what Keras writes of an object.
+
+    Not an object, because one draws the same numbers for each layer that it is given to.
+
+    Args:
+        initializer: `"he_by_fan_out"`, or anything that Keras takes for an initializer.
+
+    Raises:
+        InputError: there is no such initializer.
+
+    >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
+    'HeNormal'
+    """
+    if initializer == HE_BY_FAN_OUT:
+        return initializer
+    try:
+        known = keras.initializers.get(initializer)
+    except (ValueError, TypeError):
+        known = None
+    if known is None:
+        raise InputError(
+            f"there is no kernel initializer {initializer!r}; give he_by_fan_out or one of Keras's, as glorot_uniform"
+        )
+    return initializer if isinstance(initializer, (str, dict)) else keras.initializers.serialize(known)
+
+
+def for_keras(initializer: Any) -> Any:
+    """Return a checked kernel initializer as Keras's layers take it.
+
+    >>> for_keras("he_by_fan_out")["config"]["mode"]
+    'fan_out'
+    """
+    return HE_NORMAL if initializer == HE_BY_FAN_OUT else initializer
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -195,6 +233,8 @@ class ConvShortcut(Shortcut):
         normalize: kind of normalization after the convolution, as in `normalization`. Default `"none"`.
         momentum: of batch norm.
         epsilon: of the normalization.
+        kernel_initializer: as in `ResidualUnit`.
+        use_bias: whether the convolution has a bias. Default `False`.
         **kwargs: as in `Shortcut`.
 
     Example:
@@ -212,6 +252,8 @@ class ConvShortcut(Shortcut):
         normalize: str = "none",
         momentum: float = 0.9,
         epsilon: float = 1e-5,
+        kernel_initializer: Any = HE_BY_FAN_OUT,
+        use_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -219,6 +261,8 @@ class ConvShortcut(Shortcut):
         self.normalize = normalize
         self.momentum = float(momentum)
         self.epsilon = float(epsilon)
+        self.kernel_initializer = check_kernel_initializer(kernel_initializer)
+        self.use_bias = bool(use_bias)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         self.projection = Projection(
@@ -227,6 +271,8 @@ class ConvShortcut(Shortcut):
             normalize=self.normalize,
             momentum=self.momentum,
             epsilon=self.epsilon,
+            kernel_initializer=self.kernel_initializer,
+            use_bias=self.use_bias,
             data_format=self.data_format,
             dtype=self.dtype_policy,
             name="projection",
@@ -247,6 +293,8 @@ class ConvShortcut(Shortcut):
             "normalize": self.normalize,
             "momentum": self.momentum,
             "epsilon": self.epsilon,
+            "kernel_initializer": self.kernel_initializer,
+            "use_bias": self.use_bias,
         }
 
 
@@ -399,6 +447,8 @@ class Projection(keras.layers.Layer):
             paper project with a plain convolution; the original ResNet has batch norm after it.
         momentum: of batch norm.
         epsilon: of the normalization.
+        kernel_initializer: as in `ResidualUnit`.
+        use_bias: whether the convolution has a bias. Default `False`.
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
 
@@ -416,6 +466,8 @@ class Projection(keras.layers.Layer):
         normalize: str = "none",
         momentum: float = 0.9,
         epsilon: float = 1e-5,
+        kernel_initializer: Any = HE_BY_FAN_OUT,
+        use_bias: bool = False,
         data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -425,6 +477,8 @@ class Projection(keras.layers.Layer):
         self.normalize = normalize
         self.momentum = float(momentum)
         self.epsilon = float(epsilon)
+        self.kernel_initializer = check_kernel_initializer(kernel_initializer)
+        self.use_bias = bool(use_bias)
         self.data_format = data_format or keras.config.image_data_format()
 
     def build(self, input_shape: Any) -> None:
@@ -432,9 +486,9 @@ class Projection(keras.layers.Layer):
             self.filters,
             1,
             strides=self.strides,
-            use_bias=False,
+            use_bias=self.use_bias,
             data_format=self.data_format,
-            kernel_initializer=HE_NORMAL,
+            kernel_initializer=for_keras(self.kernel_initializer),
             dtype=self.dtype_policy,
             name="conv",
         )
@@ -472,6 +526,8 @@ class Projection(keras.layers.Layer):
             "normalize": self.normalize,
             "momentum": self.momentum,
             "epsilon": self.epsilon,
+            "kernel_initializer": self.kernel_initializer,
+            "use_bias": self.use_bias,
             "data_format": self.data_format,
         }
 

@@ -9,8 +9,10 @@ import keras
 
 from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
 from keras_preact.layers.branches import (
+    BIASES,
     EXPANSION,
     DropPath,
+    has_bias,
     operations,
     residual_branch,
     sequence_multiply_adds,
@@ -20,9 +22,11 @@ from keras_preact.layers.placements import Placement, get_placement, placement_c
 from keras_preact.layers.preactivation import channel_axis, normalization
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import (
+    HE_BY_FAN_OUT,
     OptionA,
     Projection,
     Shortcut,
+    check_kernel_initializer,
     get_shortcut,
     subsampled_shape,
 )
@@ -62,6 +66,10 @@ class ResidualUnit(ResidualLayer):
         epsilon: of the normalization. Default 1e-5.
         drop_path: probability, in training, of leaving out F for an image (stochastic depth). Default 0.
         zero_init_residual: start with F = 0. Default `False`.
+        kernel_initializer: of the convolutions, on both paths: `"he_by_fan_out"` (default; the authors' code): N(0,
+            √(2 / (k² · filters))), or anything that Keras takes for an initializer.
+        biases: which convolutions have a bias: `"none"` (default; the authors' code), `"unnormalized"`: those that
+            no normalization follows, or `"all"`.
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer` (`name`, `dtype`, …).
 
@@ -99,6 +107,8 @@ class ResidualUnit(ResidualLayer):
         epsilon: float = 1e-5,
         drop_path: float = 0.0,
         zero_init_residual: bool = False,
+        kernel_initializer: Any = HE_BY_FAN_OUT,
+        biases: str = "none",
         data_format: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -123,6 +133,8 @@ class ResidualUnit(ResidualLayer):
         self.epsilon = check_number("epsilon", epsilon, 0)
         self.drop_path = check_rate("drop_path", drop_path)
         self.zero_init_residual = zero_init_residual
+        self.kernel_initializer = check_kernel_initializer(kernel_initializer)
+        self.biases = check_choice("biases", biases, BIASES)
         self.data_format = data_format or keras.config.image_data_format()
         self.convolutions = weight_layers(
             block,
@@ -158,6 +170,8 @@ class ResidualUnit(ResidualLayer):
             epsilon=self.epsilon,
             dtype=policy,
         )
+        # With no normalization at all, none follows any convolution.
+        self._biases = "all" if (self.biases, self.normalization) == ("unnormalized", "none") else self.biases
         first = () if where == "none" else self.placement.first
         self.first = operations(first, channels, "norm1", normalize)
         self.branch = residual_branch(
@@ -167,6 +181,8 @@ class ResidualUnit(ResidualLayer):
             data_format=self.data_format,
             dtype=policy,
             zero_init=self.zero_init_residual,
+            kernel_initializer=self.kernel_initializer,
+            biases=self._biases,
         )
         if self.drop_path:
             self.branch.append(DropPath(self.drop_path, dtype=policy, name="drop_path"))
@@ -178,17 +194,20 @@ class ResidualUnit(ResidualLayer):
     def _make_shortcut(self) -> None:
         """Decide what stands on the shortcut: the variant, and before it what changes the shape where one is needed."""
         common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype_policy}
-        norm: dict[str, Any] = {}
+        projection: dict[str, Any] = {
+            "kernel_initializer": self.kernel_initializer,
+            "use_bias": has_bias(self._biases, self.placement.last),
+        }
         if self.placement.normalizes_projection:
-            norm = {"normalize": self.normalization, "momentum": self.momentum, "epsilon": self.epsilon}
+            projection |= {"normalize": self.normalization, "momentum": self.momentum, "epsilon": self.epsilon}
         shortcut = get_shortcut(self.shortcut_spec, name="shortcut", **common)
         self.reshape = []
         if shortcut.changes_shape:
-            shortcut = get_shortcut(shortcut, name="shortcut", strides=self.strides, **norm)
+            shortcut = get_shortcut(shortcut, name="shortcut", strides=self.strides, **projection)
         elif self.changes_shape and self.shape_change == "option_a":
             self.reshape = [OptionA(self.output_filters, self.strides, name="option_a", **common)]
         elif self.changes_shape:
-            self.reshape = [Projection(self.output_filters, self.strides, name="projection", **norm, **common)]
+            self.reshape = [Projection(self.output_filters, self.strides, name="projection", **projection, **common)]
         self.shortcut = shortcut
 
     def _build_parts(self, input_shape: Any) -> None:
@@ -240,6 +259,8 @@ class ResidualUnit(ResidualLayer):
             "epsilon": self.epsilon,
             "drop_path": self.drop_path,
             "zero_init_residual": self.zero_init_residual,
+            "kernel_initializer": self.kernel_initializer,
+            "biases": self.biases,
             "data_format": self.data_format,
         }
 

@@ -23,6 +23,7 @@ from keras_preact.models.imagenet import (
     preact_resnet152,
     preact_resnet200,
 )
+from keras_preact.models.loading import load_model
 from keras_preact.models.resnet import feature_maps, multiply_adds
 from keras_preact.models.rolling import roll, unroll
 from keras_preact.models.transformer import (
@@ -52,6 +53,7 @@ __all__ = [
     "fold",
     "get_network",
     "imagenet_resnet",
+    "load_model",
     "multiply_adds",
     "postact_resnet18",
     "postact_resnet34",

@@ -11,6 +11,8 @@ import keras
 
 from keras_preact.errors import InputError, check_choice, check_number
 from keras_preact.layers.branches import WeightLayer
+from keras_preact.layers.placements import get_placement
+from keras_preact.models.profiles import conventions
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate
 
 FILTERS = (16, 32, 64)
@@ -88,13 +90,16 @@ def cifar_resnet(
     block: str | None = None,
     remat: bool | str = False,
     widen_factor: int = 1,
-    shape_change: str = "projection",
-    stride_on: str = "3x3",
+    profile: str = "paper",
+    shape_change: str | None = None,
+    stride_on: str | None = None,
     groups: int = 1,
     width_per_group: int = 64,
     normalization: str = "batch",
-    momentum: float = 0.9,
-    epsilon: float = 1e-5,
+    momentum: float | None = None,
+    epsilon: float | None = None,
+    kernel_initializer: Any = None,
+    biases: str | None = None,
     drop_path: float = 0.0,
     zero_init_residual: bool = False,
     output_stride: int = 4,
@@ -130,11 +135,14 @@ def cifar_resnet(
         remat: what these units compute again in the backward pass, to save memory: `"none"` (default), `"unit"`
             or `"segment"`; see `UnitStack`.
         widen_factor: multiplies the filters of the stages (wide residual networks). Default 1.
-        shape_change: `"projection"` (default) or `"option_a"`, where a unit changes the shape.
-        stride_on: convolution of a bottleneck that strides: `"3x3"` (default) or `"1x1"` (the authors' code).
+        profile: whose network, where code bases differ: a name of `PROFILES`, which decides all that is left `None`
+            below, and a few things more. Default `"paper"`.
+        shape_change: where a unit changes the shape: `"projection"` (the paper) or `"option_a"`.
+        stride_on: convolution of a bottleneck that strides: `"3x3"` (the paper's profile) or `"1x1"`.
         groups, width_per_group: of the bottlenecks (ResNeXt); see `ResidualUnit`.
         normalization: `"batch"` (default), `"group"`, `"layer"` or `"none"`.
-        momentum, epsilon: of the normalization. Default 0.9 and 1e-5.
+        momentum, epsilon: of the normalization; 0.9 and 1e-5 in the paper's profile.
+        kernel_initializer, biases: of the convolutions; see `ResidualUnit`.
         drop_path: probability of leaving out the last unit's branch in training; it grows linearly from 0 at the
             first unit (stochastic depth). Default 0.
         zero_init_residual: start every branch at F = 0. Default `False`.
@@ -165,6 +173,7 @@ def cifar_resnet(
     True
     """
     block, n = cifar_units(depth, bottleneck, block)
+    chosen = conventions(profile, "cifar", get_placement(placement))
     strides = (1, 2, 2)
     stages = [Stage(filters * widen_factor, n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]
     network = Network(
@@ -175,16 +184,21 @@ def cifar_resnet(
             "block": block,
             "placement": placement,
             "shortcut": shortcut,
-            "shape_change": shape_change,
-            "stride_on": stride_on,
             "groups": groups,
             "width_per_group": width_per_group,
             "normalization": normalization,
-            "momentum": momentum,
-            "epsilon": epsilon,
             "zero_init_residual": zero_init_residual,
             "data_format": data_format,
+            **chosen.unit_options(
+                shape_change=shape_change,
+                stride_on=stride_on,
+                momentum=momentum,
+                epsilon=epsilon,
+                kernel_initializer=kernel_initializer,
+                biases=biases,
+            ),
         },
+        conventions=chosen,
         drop_path=drop_path,
         rolled=rolled,
         remat=remat,

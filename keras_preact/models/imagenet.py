@@ -10,6 +10,8 @@ import keras
 
 from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.branches import WeightLayer
+from keras_preact.layers.placements import get_placement
+from keras_preact.models.profiles import conventions
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate
 
 FILTERS = (64, 128, 256, 512)
@@ -46,14 +48,17 @@ def imagenet_resnet(
     *,
     remat: bool | str = False,
     stem: str = "7x7",
-    shape_change: str = "projection",
-    stride_on: str = "3x3",
-    stride_in: str = "first",
+    profile: str = "paper",
+    shape_change: str | None = None,
+    stride_on: str | None = None,
+    stride_in: str | None = None,
     groups: int = 1,
     width_per_group: int = 64,
     normalization: str = "batch",
-    momentum: float = 0.9,
-    epsilon: float = 1e-5,
+    momentum: float | None = None,
+    epsilon: float | None = None,
+    kernel_initializer: Any = None,
+    biases: str | None = None,
     drop_path: float = 0.0,
     zero_init_residual: bool = False,
     output_stride: int | None = None,
@@ -79,13 +84,15 @@ def imagenet_resnet(
         classes: number of classes. Default 1000.
         input_shape: (height, width, channels); default (224, 224, 3), or sizes left open without top.
         stem: `"7x7"` (default), or `"3x3"` with neither stride nor pooling, for small images.
-        stride_in: `"first"` (default): the first unit of stages 2 to 4 has the stride; or `"last"`: the last unit of
-            stages 1 to 3, as in keras.applications' ResNet50V2, which saves a seventh of the multiply-adds.
+        profile: whose network, where code bases differ: a name of `PROFILES`, which decides all that is left `None`.
+            Default `"paper"`.
+        stride_in: `"first"` (the paper): the first unit of stages 2 to 4 has the stride; or `"last"`: the last unit
+            of stages 1 to 3, as in keras.applications' ResNet50V2, which saves a seventh of the multiply-adds.
         output_stride: 32 (default with the 7×7 stem), 16, 8 or 4: input pixels a pixel of the last map; the later
             stages are dilated for it. With the 3×3 stem 8 (default), 4, 2 or 1.
-        rolled, remat, shape_change, stride_on, groups, width_per_group, normalization, momentum, epsilon, drop_path,
-        zero_init_residual, include_top, weights, input_tensor, pooling, classifier_activation, data_format, dtype,
-        name: as in `cifar_resnet`.
+        rolled, remat, shape_change, stride_on, groups, width_per_group, normalization, momentum, epsilon,
+        kernel_initializer, biases, drop_path, zero_init_residual, include_top, weights, input_tensor, pooling,
+        classifier_activation, data_format, dtype, name: as in `cifar_resnet`.
 
     Returns:
         A functional `keras.Model`. Input: float images (batch, height, width, channels), best of about zero mean.
@@ -104,9 +111,10 @@ def imagenet_resnet(
         raise InputError(f"there is no ImageNet network of depth {depth}; choose one of {', '.join(map(str, UNITS))}")
     block, repeats = UNITS[depth]
     first = STEMS[check_choice("stem", stem, STEMS)]
-    if check_choice("stride_in", stride_in, STRIDE_UNITS) == "last" and output_stride is not None:
-        raise InputError('output_stride replaces strides of first units; leave it out with stride_in="last"')
-    strides = STRIDE_UNITS[stride_in]
+    chosen = conventions(profile, "imagenet", get_placement(placement))
+    strides = STRIDE_UNITS[check_choice("stride_in", stride_in or chosen.stride_in, STRIDE_UNITS)]
+    if strides is STRIDE_UNITS["last"] and output_stride is not None:
+        raise InputError('output_stride replaces strides of first units; give stride_in="first" with it')
     stages = [Stage(filters, n, **stride) for filters, n, stride in zip(FILTERS, repeats, strides, strict=True)]
     stem_stride = 4 if first.max_pool else 1
     network = Network(
@@ -117,16 +125,21 @@ def imagenet_resnet(
             "block": block,
             "placement": placement,
             "shortcut": shortcut,
-            "shape_change": shape_change,
-            "stride_on": stride_on,
             "groups": groups,
             "width_per_group": width_per_group,
             "normalization": normalization,
-            "momentum": momentum,
-            "epsilon": epsilon,
             "zero_init_residual": zero_init_residual,
             "data_format": data_format,
+            **chosen.unit_options(
+                shape_change=shape_change,
+                stride_on=stride_on,
+                momentum=momentum,
+                epsilon=epsilon,
+                kernel_initializer=kernel_initializer,
+                biases=biases,
+            ),
         },
+        conventions=chosen,
         drop_path=drop_path,
         rolled=rolled,
         remat=remat,

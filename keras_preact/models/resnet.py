@@ -14,12 +14,13 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.branches import WeightLayer, operations, sequence_multiply_adds
+from keras_preact.layers.branches import ConstantPadding2D, WeightLayer, has_bias, operations, sequence_multiply_adds
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
-from keras_preact.layers.shortcuts import Shortcut
+from keras_preact.layers.shortcuts import HE_BY_FAN_OUT, Shortcut, check_kernel_initializer
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
+from keras_preact.models.profiles import PAPER, Conventions
 
 POOLINGS = ("avg", "max")
 
@@ -51,8 +52,7 @@ class Stem:
 
     Attributes:
         convolution: filters, kernel and stride of it.
-        max_pool: whether a 3×3 max-pooling with stride 2 follows (ImageNet). The stem then does its norm and ReLU
-            before it, "right after conv1", and the first unit gets an input that is activated already.
+        max_pool: whether a 3×3 max-pooling with stride 2 follows (ImageNet).
     """
 
     convolution: WeightLayer
@@ -67,6 +67,7 @@ class Network:
         name: of the Keras model.
         stem: the first convolution.
         stages: the residual units.
+        conventions: what stem, first unit and head do where code bases differ.
         unit: arguments that every `ResidualUnit` gets.
         drop_path: of the last unit; the units before it get a share that grows linearly from 0 with depth.
         rolled: whether the equal units of a stage are one `UnitStack` that runs in a loop; `None`: where
@@ -77,6 +78,7 @@ class Network:
     name: str
     stem: Stem
     stages: tuple[Stage, ...]
+    conventions: Conventions = PAPER
     unit: dict[str, Any] = field(default_factory=dict)
     drop_path: float = 0.0
     rolled: bool | None = None
@@ -86,6 +88,11 @@ class Network:
     def units(self) -> int:
         """Number of residual units."""
         return sum(stage.repeats for stage in self.stages)
+
+    @property
+    def stem_activates(self) -> bool:
+        """Whether the stem does norm and ReLU before its pooling, so that the first unit's input is activated."""
+        return self.stem.max_pool and self.conventions.stem_activation
 
 
 def build_network(
@@ -137,12 +144,19 @@ def _normalize(network: Network, data_format: str, dtype: Any) -> Any:
 
 def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
     stem = network.stem
-    steps = (NORM, RELU) if stem.max_pool else get_placement(network.unit["placement"]).stem
-    layers = stem.convolution.layers("stem_conv", data_format, dtype)
+    steps = (NORM, RELU) if network.stem_activates else get_placement(network.unit["placement"]).stem
+    layers = stem.convolution.layers(
+        "stem_conv",
+        data_format,
+        dtype,
+        kernel_initializer=check_kernel_initializer(network.unit.get("kernel_initializer", HE_BY_FAN_OUT)),
+        use_bias=has_bias(network.unit.get("biases", "none"), steps),
+    )
     layers += operations(steps, stem.convolution.filters, "stem_norm", _normalize(network, data_format, dtype))
     if stem.max_pool:
-        # Zeros around the image do as well as −∞ here: what is pooled has come out of a ReLU.
-        layers.append(keras.layers.ZeroPadding2D(1, data_format, dtype=dtype, name="stem_pool_pad"))
+        # Zeros around the image do as well as −∞ where what is pooled has come out of a ReLU, and cost less.
+        value = 0.0 if RELU in steps else network.conventions.pool_padding
+        layers.append(ConstantPadding2D(1, value, data_format=data_format, dtype=dtype, name="stem_pool_pad"))
         layers.append(keras.layers.MaxPooling2D(3, 2, data_format=data_format, dtype=dtype, name="stem_pool"))
     for layer in layers:
         x = layer(x)
@@ -158,7 +172,8 @@ def _stages(network: Network, x: Any, dtype: Any) -> Any:
         if number == 1:
             # The special case of the paper's first unit: its activation comes right after conv1, before the
             # split; where the stem has done it before the pooling, there is none left to do.
-            options["preactivation"] = "none" if network.stem.max_pool else "shared"
+            shared = "shared" if network.conventions.first_preactivation == "shared" else None
+            options["preactivation"] = "none" if network.stem_activates else shared
         x = unit(**options, drop_path=first, name=f"stage{number}_unit01")(x)
         strided = rest.pop() if stage.last_strides > 1 else None
         x = equal_units(
@@ -217,7 +232,7 @@ def drop_path_rates(last: float, units: int) -> list[float]:
 
 def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
     """The special case after the last unit: one more activation, which a further unit would have begun with."""
-    steps = get_placement(network.unit["placement"]).head
+    steps = get_placement(network.unit["placement"]).head if network.conventions.head_activation else ()
     channels = x.shape[channel_axis(data_format)]
     for layer in operations(steps, channels, "head_norm", _normalize(network, data_format, dtype)):
         x = layer(x)

@@ -103,9 +103,8 @@ class Checkpoint:
         files = self.files()
         for path in reversed(files):
             try:
-                with np.load(path, allow_pickle=False) as data:
-                    contents = {key: data[key] for key in data.files}
-            except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+                contents = _read(path)
+            except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile):
                 continue  # cut short or altered: the one before it is whole
             return self._assign(path, contents)
         if files:
@@ -124,6 +123,18 @@ class Checkpoint:
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
         return int(about["step"])
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    with zipfile.ZipFile(path) as archive:
+        # They are written without compression: what unpacks to more than the file is not one of them.
+        if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
+            raise ValueError(f"{path.name} unpacks to more than it is")
+    with np.load(path, allow_pickle=False) as data:
+        contents = {key: data[key] for key in data.files}
+    if "about" not in contents:
+        raise ValueError(f"{path.name} does not say what it is of")
+    return contents
 
 
 def _flush_folder(folder: Path) -> None:

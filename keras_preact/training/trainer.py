@@ -36,6 +36,7 @@ from keras_preact.models import (
     Series,
     Tokens,
     get_network,
+    load_model,
 )
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, precision_policy
@@ -566,7 +567,7 @@ def evaluate(path: str | Path, dataset: Dataset | None = None, data_dir: str | N
         raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
     config = RunConfig.from_dict(folder.record()["config"])
     dataset = dataset or config.load_dataset(data_dir)
-    model = keras.models.load_model(folder.model_path, compile=False)
+    model = load_model(folder.model_path, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
     what = "sequences" if isinstance(dataset, SequenceDataset) else "images"
     if (shape := dataset.train.signature[0][0]) != expected:

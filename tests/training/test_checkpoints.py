@@ -125,3 +125,29 @@ def test_what_a_killed_save_left_is_in_nobodys_way(tmp_path):
     assert checkpoint.restore() == 1
     assert checkpoint.save(2).exists()
     assert array(checkpoint.model.weights[0]).shape == (4,)
+
+
+def test_a_checkpoint_that_unpacks_to_more_than_it_is_is_passed_over(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    np.savez_compressed(tmp_path / "step-000000002.npz", about=np.zeros(1 << 26, "uint8"))
+    assert checkpoint.restore() == 1
+
+
+def test_a_checkpoint_that_is_a_pickle_is_not_opened(tmp_path):
+    class Trap:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "executed"),)
+
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    np.savez(tmp_path / "step-000000002.npz", about=np.array([Trap()], dtype=object))
+    assert checkpoint.restore() == 1
+    assert not (tmp_path / "executed").exists()
+
+
+def test_a_checkpoint_without_its_description_is_passed_over(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    np.savez(tmp_path / "step-000000002.npz", weights=np.zeros(3))
+    assert checkpoint.restore() == 1

@@ -1,0 +1,161 @@
+"""Whose ResNet: the choices that the paper leaves open, or that others made differently, as data.
+
+"Pre-activation ResNet" means at least six networks in the field, which differ in function, in parameters, or in
+both. A `Conventions` is one set of these choices; `PROFILES` has those of the code bases that people compare with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from keras_preact.errors import InputError, check_choice
+from keras_preact.layers.placements import Placement
+
+
+def _choice(default: Any, says: str) -> Any:
+    return field(default=default, metadata={"says": says})
+
+
+@dataclass(frozen=True)
+class Conventions:
+    """What a network of residual units does where the paper leaves a choice. The defaults are the paper's.
+
+    Each field's meaning stands in its metadata, `says`, which `keras-preact info --against` prints.
+    """
+
+    shape_change: str = _choice("projection", "what brings x to another shape")
+    stride_on: str = _choice("3x3", "convolution of a bottleneck that strides")
+    stride_in: str = _choice("first", "unit of a stage that strides")
+    first_preactivation: str = _choice("shared", "norm and ReLU of the first unit, for both paths")
+    stem_activation: bool = _choice(True, "norm and ReLU before the max-pooling")
+    pool_padding: float = _choice(0.0, "max-pooling's padding")
+    head_activation: bool = _choice(True, "norm and ReLU after the last unit")
+    biases: str = _choice("none", "convolutions with a bias")
+    kernel_initializer: str = _choice("he_by_fan_out", "initial kernels")
+    momentum: float = _choice(0.9, "momentum of batch norm")
+    epsilon: float = _choice(1e-5, "epsilon of batch norm")
+    inputs: str = _choice("mean, deviation", "images normalized by")
+
+    def unit_options(self, **given: Any) -> dict[str, Any]:
+        """Return arguments for the units: those given, and for each that is `None` the convention.
+
+        >>> PAPER.unit_options(stride_on=None, epsilon=1e-3)
+        {'stride_on': '3x3', 'epsilon': 0.001}
+        """
+        return {name: getattr(self, name) if value is None else value for name, value in given.items()}
+
+
+PAPER = Conventions()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A code base and its networks.
+
+    Attributes:
+        name: what builders and the command line take.
+        source: where the choices were read.
+        cifar: of its CIFAR networks; `None` where it has none.
+        imagenet: of its pre-activation ImageNet networks; `None` where it has none.
+        imagenet_original: of its original ImageNet networks, where those differ.
+    """
+
+    name: str
+    source: str
+    cifar: Conventions | None = None
+    imagenet: Conventions | None = None
+    imagenet_original: Conventions | None = None
+
+
+PROFILES: dict[str, Profile] = {
+    profile.name: profile
+    for profile in (
+        Profile("paper", "He et al. 2016, text and appendix", PAPER, PAPER),
+        Profile(
+            "resnet_1k_layers",
+            "github.com/KaimingHe/resnet-1k-layers, the authors' code for CIFAR",
+            cifar=Conventions(stride_on="1x1", first_preactivation="by_shape"),
+        ),
+        Profile(
+            "fb_resnet_torch",
+            "github.com/facebookarchive/fb.resnet.torch, models/preresnet.lua and resnet.lua",
+            cifar=Conventions(shape_change="option_a"),
+            imagenet=PAPER,
+        ),
+        Profile(
+            "keras_applications",
+            "keras.applications, ResNet50V2 and ResNet50 and their deeper kin",
+            imagenet=Conventions(
+                stride_in="last",
+                stem_activation=False,
+                biases="unnormalized",
+                kernel_initializer="glorot_uniform",
+                momentum=0.99,
+                epsilon=1.001e-5,
+                inputs="−1 to 1",
+            ),
+            imagenet_original=Conventions(
+                stride_on="1x1",
+                biases="all",
+                kernel_initializer="glorot_uniform",
+                momentum=0.99,
+                epsilon=1.001e-5,
+                inputs="mean (BGR)",
+            ),
+        ),
+        Profile(
+            "timm",
+            "github.com/huggingface/pytorch-image-models, resnetv2_18 to resnetv2_152, and resnet18 to resnet152",
+            imagenet=Conventions(first_preactivation="by_shape", stem_activation=False, pool_padding=float("-inf")),
+            imagenet_original=PAPER,
+        ),
+        Profile(
+            "pytorch_cifar",
+            "github.com/kuangliu/pytorch-cifar, preact_resnet.py: ImageNet's stages on images of 32 pixels",
+            imagenet=Conventions(first_preactivation="by_shape", head_activation=False),
+            imagenet_original=PAPER,
+        ),
+    )
+}
+
+
+def conventions(profile: str, family: str, placement: Placement) -> Conventions:
+    """Return the choices of a profile for a network.
+
+    Args:
+        profile: a name of `PROFILES`.
+        family: `"cifar"` or `"imagenet"`.
+        placement: of the network; one without pre-activation is an original network.
+
+    Raises:
+        InputError: no such profile, or one that has no networks of the family.
+
+    Example:
+
+    >>> from keras_preact.layers import PLACEMENTS
+    >>> conventions("keras_applications", "imagenet", PLACEMENTS["full_preactivation"]).stride_in
+    'last'
+    """
+    chosen = PROFILES[check_choice("profile", profile, PROFILES)]
+    found = getattr(chosen, family)
+    if family == "imagenet" and not placement.first:
+        found = chosen.imagenet_original or found
+    if found is None:
+        having = ", ".join(name for name, other in PROFILES.items() if getattr(other, family) is not None)
+        words = {"cifar": "CIFAR", "imagenet": "ImageNet"}[family]
+        raise InputError(f"the profile {profile} has no {words} networks; profiles that have: {having}")
+    return found
+
+
+def differences(one: Conventions, other: Conventions) -> list[tuple[str, Any, Any]]:
+    """Return what two sets of choices differ in: (the choice in words, of the one, of the other).
+
+    >>> differences(PAPER, Conventions(stride_on="1x1"))
+    [('convolution of a bottleneck that strides', '3x3', '1x1')]
+    """
+    return [
+        (choice.metadata["says"], getattr(one, choice.name), getattr(other, choice.name))
+        for choice in fields(Conventions)
+        if getattr(one, choice.name) != getattr(other, choice.name)
+    ]

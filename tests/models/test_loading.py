@@ -1,0 +1,221 @@
+"""Files from strangers: each is refused in a sentence, and nothing in it runs."""
+
+import io
+import json
+import os
+import pickle
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.models import cifar_resnet, load_model
+
+
+class Trap:
+    """Leaves a mark when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, ("executed",)
+
+
+@pytest.fixture(autouse=True)
+def nothing_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A small network that is sound, as the members of its archive."""
+    path = tmp_path_factory.mktemp("saved") / "sound.keras"
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")]).save(path)
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def written(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return path
+
+
+def with_layer(members, **changes):
+    """The archive with its last layer's configuration changed."""
+    config = json.loads(members["config.json"])
+    config["config"]["layers"][-1] |= changes
+    return {**members, "config.json": json.dumps(config)}
+
+
+def with_weights(members, change):
+    """The archive with its weights file changed by a function."""
+    file = io.BytesIO(members["model.weights.h5"])
+    with h5py.File(file, "r+") as weights:
+        change(weights)
+    return {**members, "model.weights.h5": file.getvalue()}
+
+
+def kernel(weights):
+    """The group of the layer's arrays: the kernel is "0" in it."""
+    return weights["layers/dense/vars"]
+
+
+def external_link(weights):
+    del kernel(weights)["0"]
+    kernel(weights)["0"] = h5py.ExternalLink("/etc/passwd", "/")
+
+
+def soft_link(weights):
+    kernel(weights)["2"] = h5py.SoftLink("/layers/dense/vars/0")
+
+
+def external_storage(weights):
+    del kernel(weights)["0"]
+    kernel(weights).create_dataset("0", (4, 3), "float32", external=[("/etc/passwd", 0, 48)])
+
+
+def virtual(weights):
+    del kernel(weights)["0"]
+    layout = h5py.VirtualLayout((4, 3), "float32")
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "x", (4, 3))
+    kernel(weights).create_virtual_dataset("0", layout)
+
+
+def shape_bomb(weights):
+    del kernel(weights)["0"]
+    kernel(weights).create_dataset("0", (1 << 30, 1 << 10), "float32", chunks=(1 << 10, 1 << 10))
+
+
+def compression_bomb(weights):
+    del kernel(weights)["0"]
+    kernel(weights).create_dataset("0", data=np.zeros((1 << 10, 1 << 10), "float32"), compression="gzip")
+
+
+def strings(weights):
+    del kernel(weights)["0"]
+    kernel(weights).create_dataset("0", data=np.array([b"text"]))
+
+
+DENSE = {"module": "keras.layers", "registered_name": None}
+HOSTILE = {
+    "a Lambda": lambda m: with_layer(
+        m, **DENSE, class_name="Lambda", config={"name": "x", "function": {"class_name": "__lambda__", "config": {}}}
+    ),
+    "a saved model of TensorFlow": lambda m: with_layer(
+        m, **DENSE, class_name="TFSMLayer", config={"name": "x", "filepath": "/tmp/x"}
+    ),
+    "a module of PyTorch": lambda m: with_layer(m, **DENSE, class_name="TorchModuleWrapper", config={"module": "gASV"}),
+    "a foreign module": lambda m: with_layer(m, module="os", class_name="mkdir", config={"path": "executed"}),
+    "a foreign function": lambda m: with_layer(
+        m,
+        config={
+            "name": "dense",
+            "units": 3,
+            "activation": {"module": "builtins", "class_name": "function", "config": "eval", "registered_name": "eval"},
+        },
+    ),
+    "a function of keras.utils": lambda m: with_layer(
+        m, module="keras.utils", class_name="get_file", config={"origin": "http://localhost/x"}
+    ),
+    "a function of keras under another name": lambda m: with_layer(
+        m, module="keras.src.utils.file_utils", class_name="function", config="get_file"
+    ),
+    "a function of this package that is no layer": lambda m: with_layer(
+        m, module="keras_preact.cli", class_name="main", config={"arguments": ["demo"]}
+    ),
+    "a registered name that is not": lambda m: with_layer(
+        m, module="os", class_name="system", registered_name="keras_preact>system", config={}
+    ),
+    "a width that it has no numbers for": lambda m: with_layer(
+        m, class_name="Dense", config={"name": "dense", "units": 1 << 40}
+    ),
+    "a path out of the archive": lambda m: {**m, "../executed/x": b""},
+    "an absolute path": lambda m: {**m, f"{os.sep}tmp/executed": b""},
+    "an asset": lambda m: {**m, "assets/vocabulary.txt": b"words"},
+    "a link to another file": lambda m: with_weights(m, external_link),
+    "a link inside": lambda m: with_weights(m, soft_link),
+    "data in another file": lambda m: with_weights(m, external_storage),
+    "data of other files, put together": lambda m: with_weights(m, virtual),
+    "a shape without data": lambda m: with_weights(m, shape_bomb),
+    "data that unpack to a thousandfold": lambda m: with_weights(m, compression_bomb),
+    "text for numbers": lambda m: with_weights(m, strings),
+    "weights that are a pickle": lambda m: {**m, "model.weights.h5": pickle.dumps(Trap())},
+    "a configuration that is none": lambda m: {**m, "config.json": b"[" * 100_000},
+    "no configuration": lambda m: {"metadata.json": m["metadata.json"]},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_archives_are_refused(saved, tmp_path, what):
+    path = written(tmp_path / "hostile.keras", HOSTILE[what](saved))
+    with pytest.raises(InputError) as error:
+        load_model(path)
+    assert "hostile.keras" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_bomb_is_not_unpacked(saved, tmp_path):
+    bomb = {**saved, "config.json": b" " * 50_000_000}
+    with pytest.raises(InputError, match="unpacks to more than it is"):
+        load_model(written(tmp_path / "bomb.keras", bomb, zipfile.ZIP_DEFLATED))
+
+
+def test_one_name_twice(saved, tmp_path):
+    path = written(tmp_path / "twice.keras", saved)
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("config.json", saved["config.json"])
+    with pytest.raises(InputError, match="a name twice"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("content", [b"", pickle.dumps(Trap()), b"\x89HDF\r\n\x1a\n" + bytes(100)])
+def test_other_files_are_no_archives(tmp_path, content):
+    path = tmp_path / "other.keras"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"is no \.keras file"):
+        load_model(path)
+
+
+def test_a_legacy_file_is_refused(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x)])
+    model.save(tmp_path / "legacy.h5")
+    with pytest.raises(InputError, match=r"is no \.keras file"):
+        load_model(tmp_path / "legacy.h5")
+
+
+@pytest.mark.parametrize("place", ["begin", "middle", "end"])
+def test_a_file_cut_short_or_altered_is_refused(saved, tmp_path, place):
+    path = written(tmp_path / "cut.keras", saved)
+    content = path.read_bytes()
+    cut = {"begin": content[:100], "middle": content[: len(content) // 2], "end": content[:-30]}[place]
+    path.write_bytes(cut)
+    with pytest.raises(InputError):
+        load_model(path)
+
+
+def test_sound_files_load_to_the_bit(saved, tmp_path):
+    """The checks let through what this package saves: every kind of object that its networks are made of."""
+    assert load_model(written(tmp_path / "sound.keras", saved)).count_params() == 15
+    images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
+    for options in (
+        {"shortcut": "exclusive_gating(gate_bias=-3)"},
+        {"placement": "original", "profile": "resnet_1k_layers", "drop_path": 0.2},
+        {"depth": 26, "rolled": True, "kernel_initializer": keras.initializers.HeNormal()},
+    ):
+        model = cifar_resnet(**{"depth": 8, **options})
+        model.compile(
+            keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(True), ["accuracy"]
+        )
+        model.save(tmp_path / "ours.keras")
+        loaded = load_model(tmp_path / "ours.keras")
+        assert np.array_equal(model.predict(images, verbose=0), loaded.predict(images, verbose=0))
+        assert loaded.compiled
+
+
+def test_there_is_no_such_file():
+    with pytest.raises(InputError, match=r"there is no file nowhere\.keras"):
+        load_model("nowhere.keras")
