@@ -59,7 +59,7 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
             model is as it was then.
     """
     weights = {variable.path: variable for variable in _weights(model)}
-    tensors = _read(Path(path))
+    tensors = read_safetensors(Path(path))
     _refuse(path, model, sorted(set(weights) - set(tensors)), "lacks")
     _refuse(path, model, sorted(set(tensors) - set(weights)), "has, beyond those of the model,")
     for name, variable in weights.items():
@@ -77,7 +77,7 @@ def _weights(model: keras.Model) -> list[Any]:
     return [variable for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)]
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise InputError(f"there is no file {path}; give the path of a .safetensors file")
     try:

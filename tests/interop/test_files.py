@@ -92,3 +92,30 @@ def test_what_the_dtype_does_not_hold_is_refused(path):
     assert not path.exists()
     with pytest.raises(InputError, match="unknown dtype"):
         save_safetensors(model, path, "int8")
+
+
+def header(text, data=b"", length=None):
+    """A safetensors file: the header's length, the header, the data."""
+    encoded = text.encode()
+    return (len(encoded) if length is None else length).to_bytes(8, "little") + encoded + data
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"cos\nmkdir\n(S'executed'\ntR.",  # a pickle
+        header("{}", length=1 << 60),
+        header("{", b""),
+        header('{"a": {"dtype": "F32", "shape": [1099511627776], "data_offsets": [0, 4]}}', bytes(4)),
+        header('{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4000]}}', bytes(4)),
+        header(
+            '{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},'
+            ' "b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+            bytes(4),
+        ),
+    ],
+)
+def test_hostile_files_are_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="cannot be read as safetensors"):
+        load_safetensors(cifar_resnet(8), path)

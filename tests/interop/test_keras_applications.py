@@ -1,0 +1,99 @@
+"""keras.applications' networks and ours with the same weights: the same answers, there and back."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.interop import load_keras_applications, to_keras_applications
+from keras_preact.interop.keras_applications import NAMES
+from keras_preact.models import imagenet_resnet, preact_resnet34, preact_resnet50
+
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if "50" not in name]
+
+
+def randomized(model):
+    """Statistics, scales and biases away from 0 and 1, where a missing or misplaced one would go unseen."""
+    rng = np.random.default_rng(0)
+    for variable in model.variables:
+        if variable.name in ("gamma", "moving_variance"):
+            variable.assign(rng.uniform(0.5, 1.5, variable.shape))
+        elif variable.name in ("beta", "bias", "moving_mean"):
+            variable.assign(rng.normal(0, 0.1, variable.shape))
+    return model
+
+
+def theirs(name, **options):
+    """A network of keras.applications for small images, with random weights and statistics."""
+    return randomized(getattr(keras.applications, name)(weights=None, input_shape=(64, 64, 3), **options))
+
+
+def difference(one, other):
+    images = np.random.default_rng(1).uniform(-1, 1, (2, *one.input_shape[1:])).astype("float32")
+    answers = [np.asarray(model.predict(images, verbose=0)) for model in (one, other)]
+    assert answers[0].std() > 0.01  # a network that answers nothing would agree with any other
+    return np.abs(answers[0] - answers[1]).max()
+
+
+@pytest.mark.parametrize("name", ["ResNet50V2", "ResNet50", *SLOW])
+def test_same_logits_and_back(name):
+    model = theirs(name, classes=10, classifier_activation=None)
+    ours = load_keras_applications(model)
+    assert difference(model, ours) < 1e-4
+    assert ours.count_params() == model.count_params()
+    back = to_keras_applications(ours)
+    assert back.name == model.name
+    for one, other in zip(model.weights, back.weights, strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_features_probabilities_and_rolled_stages():
+    maps = theirs("ResNet50V2", include_top=False)
+    assert difference(maps, load_keras_applications(maps)) < 1e-4
+    features = theirs("ResNet50V2", include_top=False, pooling="max")
+    ours = load_keras_applications(features, rolled=True)
+    assert difference(features, ours) < 1e-4
+    assert difference(to_keras_applications(ours), ours) < 1e-4
+    classifier = theirs("ResNet50V2", classes=10)
+    ours = load_keras_applications(classifier)
+    assert difference(classifier, ours) < 1e-5
+    assert difference(to_keras_applications(ours), ours) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("ResNet34",), "unknown network of keras.applications 'ResNet34'"),
+        (("ResNet50", "nowhere.h5"), "cannot load 'nowhere.h5' into ResNet50"),
+        ((preact_resnet34(input_shape=(64, 64, 3)),), "is none of keras.applications'"),
+        ((keras.Sequential([keras.layers.Dense(2)]),), "functional"),
+    ],
+)
+def test_what_is_none_of_them_is_refused(arguments, words):
+    with pytest.raises(InputError, match=words):
+        load_keras_applications(*arguments)
+
+
+def test_options_that_the_model_decides_are_refused():
+    model = keras.applications.ResNet50V2(weights=None, include_top=False, input_shape=(64, 64, 3))
+    with pytest.raises(InputError, match="pooling follow from the model"):
+        load_keras_applications(model, pooling="avg")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "strides elsewhere"),
+        ({"stride_in": "last"}, "has epsilon=1e-05"),
+        ({"epsilon": 1.001e-5, "stride_in": "last"}, "has not the weights|no layer for"),
+        ({"profile": "keras_applications", "stride_on": "1x1"}, "stride_on='1x1'"),
+    ],
+)
+def test_another_network_does_not_go_back(options, words):
+    with pytest.raises(InputError, match=words):
+        to_keras_applications(preact_resnet50(include_top=False, input_shape=(64, 64, 3), **options))
+
+
+def test_the_other_order_of_layers_does_not_go_back():
+    with pytest.raises(InputError, match="no network of"):
+        to_keras_applications(imagenet_resnet(18, input_shape=(64, 64, 3)))

@@ -1,0 +1,116 @@
+"""Weights of PyTorch networks: the answers that PyTorch gave with them are ours, without PyTorch."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from interop.make_torch_logits import SIZES, images, weights
+from safetensors.numpy import save_file
+
+from keras_preact import InputError
+from keras_preact.interop import load_torch_state_dict
+from keras_preact.models import imagenet_resnet
+
+RECORD = json.loads(Path(__file__).with_name("torch_logits.json").read_text())["networks"]
+
+SAME = {
+    "resnetv2_18": {"depth": 18, "profile": "timm"},
+    "resnetv2_50": {"depth": 50, "profile": "timm"},
+    "resnet18": {"depth": 18, "placement": "original", "profile": "timm"},
+    "resnet50": {"depth": 50, "placement": "original", "profile": "timm"},
+    "PreActResNet18": {"depth": 18, "profile": "pytorch_cifar", "stem": "3x3", "classes": 10},
+    "ResNet18": {"depth": 18, "placement": "original", "profile": "pytorch_cifar", "stem": "3x3", "classes": 10},
+}
+"""Their networks as ours."""
+
+
+def ours(name, **options):
+    return imagenet_resnet(input_shape=(SIZES[name], SIZES[name], 3), **SAME[name], **options)
+
+
+def state(name):
+    return weights(RECORD[name]["shapes"])
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_same_logits(name):
+    model = ours(name)
+    load_torch_state_dict(model, state(name))
+    logits = np.asarray(model.predict(images(SIZES[name]), verbose=0))[:, :10]
+    expected = np.array(RECORD[name]["logits"])
+    assert np.abs(logits - expected).max() < 1e-4 * max(np.abs(expected).max(), 1)
+
+
+def test_rolled_from_a_file_with_a_prefix_without_top(tmp_path):
+    tensors = {f"module.{name}": value for name, value in state("resnetv2_50").items()}
+    tensors["module.stem.norm.num_batches_tracked"] = np.array(3)
+    save_file(tensors, tmp_path / "theirs.safetensors")
+    whole, features = ours("resnetv2_50"), ours("resnetv2_50", include_top=False, pooling="avg", rolled=True)
+    load_torch_state_dict(whole, state("resnetv2_50"))
+    load_torch_state_dict(features, tmp_path / "theirs.safetensors")
+    x = images(64)
+    dense = whole.get_layer("logits")
+    logits = np.asarray(features.predict(x, verbose=0)) @ np.asarray(dense.kernel) + np.asarray(dense.bias)
+    assert np.allclose(logits, whole.predict(x, verbose=0), atol=1e-4 * np.abs(logits).max())
+
+
+class Tensor:
+    """What PyTorch's tensors are asked for."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def detach(self):
+        return self
+
+    cpu = float = detach
+
+    def numpy(self):
+        return self.array
+
+
+def test_tensors_are_taken_as_they_are():
+    model = ours("PreActResNet18")
+    load_torch_state_dict(model, {name: Tensor(value) for name, value in state("PreActResNet18").items()})
+    assert np.array_equal(model.get_layer("logits").bias, state("PreActResNet18")["linear.bias"])
+
+
+def without(name):
+    return lambda tensors: {key: value for key, value in tensors.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without("layer2.0.shortcut.0.weight"), r"lacks layer2.0.shortcut.0.weight, the projection/conv"),
+        (lambda s: {**s, "layer9.weight": s["linear.bias"]}, "has layer9.weight beyond the weights"),
+        (lambda s: {**s, "linear.bias": np.zeros(7, "float32")}, r"linear.bias \(logits's bias\) is \(7,\)"),
+        (lambda s: {**s, "conv1.weight": s["conv1.weight"] * np.nan}, "no finite numbers"),
+        (lambda s: {**s, "conv1.weight": s["conv1.weight"].astype("object")}, "no finite numbers"),
+        (lambda s: {"state_dict": s, "epoch": 3}, r"give its entry, source\['state_dict'\]"),
+        (lambda s: {"features.0.weight": s["conv1.weight"]}, "has the names of none of these"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, words):
+    model = ours("PreActResNet18")
+    before = [np.array(weight) for weight in model.get_weights()]
+    with pytest.raises(InputError, match=words):
+        load_torch_state_dict(model, change(state("PreActResNet18")))
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_another_order_or_stride_is_refused():
+    with pytest.raises(InputError, match="another order of layers; build the network 'original'"):
+        load_torch_state_dict(ours("resnetv2_18"), state("resnet18"))
+    with pytest.raises(InputError, match="stage1_unit01 has stride_on='1x1'"):
+        load_torch_state_dict(ours("resnet50", stride_on="1x1"), state("resnet50"))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
+def test_pickles_are_not_opened(tmp_path, suffix):
+    path = tmp_path / f"theirs{suffix}"
+    path.write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
+    with pytest.raises(InputError, match="is a pickle, which can execute"):
+        load_torch_state_dict(ours("PreActResNet18"), path)
+    assert not (Path.cwd() / "owned").exists()
