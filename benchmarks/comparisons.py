@@ -60,6 +60,7 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
             yield _imagenet(kind, precision)
     yield _fit(20, 100, 120, default)
     yield _xla(20, 128, default)
+    yield _deterministic(20, 128, default)
     yield _encoders(hub, torch)
     yield _encoder_start(48, default)
 
@@ -135,6 +136,13 @@ def _xla(depth: int, batch: int, default: str) -> Comparison:
     choices = {"without": False, "XLA": True}
     subjects = tuple(Subject(name, "cifar", {**size, "xla": xla}, default) for name, xla in choices.items())
     return Comparison(f"XLA {depth}", subjects, images=batch)
+
+
+def _deterministic(depth: int, batch: int, default: str) -> Comparison:
+    size = {"depth": depth, "batch": batch}
+    choices = {"default": False, "deterministic": True}
+    subjects = tuple(Subject(name, "cifar", {**size, "deterministic": on}, default) for name, on in choices.items())
+    return Comparison(f"deterministic {depth}", subjects, images=batch)
 
 
 ENCODER = {"dim": 256, "heads": 4, "length": 128}

@@ -141,6 +141,11 @@ DEFAULTS = (
         (Claim("step, 20, batch 128: with XLA ÷ without", "XLA 20", "XLA", "without"),),
     ),
     Default(
+        "`--deterministic` is not the default.",
+        "It asks TensorFlow for operations that give the same bits each time, and refuses those that have none.",
+        (Claim("step, 20, batch 128: deterministic ÷ default", "deterministic 20", "deterministic", "default"),),
+    ),
+    Default(
         "One step an execution.",
         "With several, a run could no longer stop and be resumed at any step.",
         (Claim("`fit`, 20: 10 steps an execution ÷ one", "fit 20", "fit, 10 steps an execution", "fit"),),

@@ -43,16 +43,24 @@ def inference_step(model: Any, batch: int, size: int) -> Step:
 
 
 def cifar(
-    depth: int, batch: int, xla: bool | None = None, threads_an_operation: int | None = None, **options: Any
+    depth: int,
+    batch: int,
+    xla: bool | None = None,
+    threads_an_operation: int | None = None,
+    deterministic: bool = False,
+    **options: Any,
 ) -> Step:
     import keras
 
     from keras_preact.models import cifar_resnet
+    from keras_preact.training.device import make_deterministic
 
     if threads_an_operation and keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         tf.config.threading.set_intra_op_parallelism_threads(threads_an_operation)
+    if deterministic:
+        make_deterministic()
     return training_step(cifar_resnet(depth, **options), batch, 32, 10, xla)
 
 

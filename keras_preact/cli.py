@@ -7,6 +7,7 @@ Exit status: 0 done; 2 bad input, in one sentence; 130 stopped by Ctrl-C, 143 by
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,12 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--batch-size", type=int, help="images a mini-batch (default: the recipe's)")
     train.add_argument("--precision", help="float32, mixed_float16 or mixed_bfloat16 (default: the faster here)")
     train.add_argument("--seed", type=int, help="of weights, data order and augmentation (default: 0)")
+    train.add_argument(
+        "--deterministic",
+        action="store_true",
+        default=None,
+        help="the same weights to the bit each time, on one machine",
+    )
     where = train.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, help="run folder (default: the next free one in runs/)")
     where.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that was stopped")
@@ -141,6 +148,12 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
     group.add_argument("--data-dir", help="folder of class folders, or tensorflow-datasets' data_dir")
     group.add_argument("--image-size", type=int, help="pixels, where the images differ in size")
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on the images of these classes alone")
+    group.add_argument(
+        "--skip-corrupt",
+        action="store_true",
+        default=None,
+        help="leave out images of a folder that cannot be read, and count them (default: stop at the first)",
+    )
 
 
 # ---- commands -----------------------------------------------------------------------------------------------------
@@ -193,6 +206,9 @@ def _train(options: argparse.Namespace) -> None:
         folder = resume(options.resume, data_dir=options.data_dir, callbacks=_progress_of_run(options.resume))
     else:
         config, dataset = _config(options)
+        if skipped := getattr(dataset, "skipped", ()):
+            shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
+            say(f"Left out, because they cannot be read: {len(skipped)} images ({shown}).")
         out = options.out or next_free_folder(RUNS, config.label)
         folder = start(config, out, dataset=dataset, callbacks=_progress(config.label, config))
     record = folder.record()
@@ -226,9 +242,11 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
         data_dir=options.data_dir,
         image_size=options.image_size,
         only=None if options.only is None else tuple(options.only),
+        skip_corrupt=bool(options.skip_corrupt),
         recipe=recipe,
         precision=options.precision or default_precision(),
         seed=options.seed or 0,
+        deterministic=bool(options.deterministic),
     )
     dataset = config.load_dataset()
     steps = options.steps
@@ -558,6 +576,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+_SPACE = "; free some space and go on with `keras-preact train --resume RUN`: the checkpoints before are as they were"
+_RIGHTS = "; name a folder that you may write to"
+_REMEDIES = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: _SPACE,
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+}
+"""What to do about faults of disks, by their number."""
+
+
 def _say(error: Exception) -> int:
     """Print one sentence about the error; return the exit status."""
     stopped = getattr(error, "signal_number", None)
@@ -568,7 +599,8 @@ def _say(error: Exception) -> int:
     elif stopped is not None:
         message, status = str(error), 128 + stopped
     elif isinstance(error, OSError):
-        message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}", 1
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
     else:
         first_line = (str(error).splitlines() or [""])[0]
         message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1

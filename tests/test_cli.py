@@ -1,5 +1,6 @@
 """The command line: what it prints, what it leaves, and one sentence where something is wrong."""
 
+import errno
 import json
 import os
 import re
@@ -269,6 +270,35 @@ def test_a_half_written_image_is_named(here, picture_folder, capsys):
     assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 2
     assert broken.name in text(capsys)
     assert not (here / "run").exists()
+
+
+def test_half_written_images_are_left_out_by_choice_and_counted(here, picture_folder, capsys):
+    broken = next((picture_folder / "train" / "dark").iterdir())
+    broken.write_bytes(broken.read_bytes()[:40])
+    assert main(small(picture_folder, "--steps", "2", "--out", "run", "--skip-corrupt")) == 0
+    said = text(capsys)
+    assert "cannot be read: 1 images" in said and broken.name in said
+    record = json.loads((here / "run" / "run.json").read_text())
+    assert record["data"]["skipped"] == [f"train/dark/{broken.name}"]
+    assert main(["evaluate", "run"]) == 0  # the same images again
+
+
+def test_only_images_of_a_folder_can_be_left_out(here, capsys):
+    assert main(["train", "--dataset", "bundled", "--skip-corrupt", "--steps", "1"]) == 2
+    assert "leave out --skip-corrupt" in text(capsys)
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "a folder that you may write to")]
+)
+def test_a_full_or_read_only_disk_is_one_sentence(here, picture_folder, monkeypatch, capsys, number, words):
+    def fail(*arguments, **keywords):
+        raise OSError(number, os.strerror(number), "run/checkpoint/step-000000001.partial")
+
+    monkeypatch.setattr("keras_preact.training.checkpoints.np.savez", fail)
+    assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 1
+    said = text(capsys)
+    assert words in said and os.strerror(number) in said and "Traceback" not in said
 
 
 def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):

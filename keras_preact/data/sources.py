@@ -160,6 +160,23 @@ class FolderSplit(ImageSplit):
         left, top = (width - size) // 2, (height - size) // 2
         return np.asarray(image)[top : top + size, left : left + size]
 
+    def readable(self) -> tuple[FolderSplit, list[str]]:
+        """Return the images that can be read, and the names of the others: each file is decoded once."""
+
+        def is_readable(path: Path) -> bool:
+            try:
+                self._read(path)
+            except InputError:
+                return False
+            return True
+
+        good = np.array(list(self._pool.map(is_readable, self.paths)), dtype=bool)
+        paths = [path for path, is_good in zip(self.paths, good, strict=True) if is_good]
+        names = [
+            str(path.relative_to(self.root)) for path, is_good in zip(self.paths, good, strict=True) if not is_good
+        ]
+        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0]), names
+
     def update_hash(self, digest: Any) -> None:
         for path, label in zip(self.paths, self.labels, strict=True):
             digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
@@ -192,6 +209,7 @@ class ImageDataset:
         train: training images.
         test: test images, which training never sees.
         class_names: one a class, in the order of the labels.
+        skipped: names of images that were left out because they could not be read.
 
     Raises:
         InputError: a label without a class, a class without training images, shapes that differ, an empty split.
@@ -207,6 +225,7 @@ class ImageDataset:
     train: ImageSplit
     test: ImageSplit
     class_names: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
     task = "classification"
     unit = "%"
 
@@ -267,7 +286,7 @@ class ImageDataset:
         found = (np.flatnonzero(new_label[split.labels] >= 0) for split in (self.train, self.test))
         splits = zip((self.train, self.test), found, strict=True)
         train, test = (split.part(places, new_label[split.labels[places]]) for split, places in splits)
-        return ImageDataset(self.name, train, test, names)
+        return ImageDataset(self.name, train, test, names, self.skipped)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 that tells these data from others: of pixels and labels, or of file names and sizes."""
@@ -333,12 +352,14 @@ def _tiles(mosaic: np.ndarray, size: int) -> np.ndarray:
     return tiles.reshape(rows * columns, size, size, channels)
 
 
-def from_folder(directory: str | Path, image_size: int | None = None) -> ImageDataset:
+def from_folder(directory: str | Path, image_size: int | None = None, skip_corrupt: bool = False) -> ImageDataset:
     """Return the images of a folder of class folders.
 
     Args:
         directory: holds `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`); most image formats.
         image_size: pixels; images are scaled to it by their short side and cut to a square. Default 32.
+        skip_corrupt: whether images that cannot be read are found now, by decoding each once, and left out. Default
+            `False`: the first that is met stops the training.
 
     Raises:
         InputError: a folder is missing or empty, or the classes of the two differ.
@@ -358,11 +379,15 @@ def from_folder(directory: str | Path, image_size: int | None = None) -> ImageDa
     size = 32 if image_size is None else image_size
     if size < 8:
         raise InputError(f"the image size is {size}; give at least 8 pixels")
-    splits = []
-    for split in ("train", test_name):
-        files = [(path, label) for label, name in enumerate(names) for path in _images(root / split / name)]
-        splits.append(FolderSplit(root, [path for path, _ in files], [label for _, label in files], size))
-    return ImageDataset(root.name, splits[0], splits[1], tuple(names))
+    splits, skipped = [], []
+    for name in ("train", test_name):
+        files = [(path, label) for label, folder in enumerate(names) for path in _images(root / name / folder)]
+        split = FolderSplit(root, [path for path, _ in files], [label for _, label in files], size)
+        if skip_corrupt:
+            split, unreadable = split.readable()
+            skipped += unreadable
+        splits.append(split)
+    return ImageDataset(root.name, splits[0], splits[1], tuple(names), tuple(skipped))
 
 
 def _class_folders(folder: Path) -> list[str]:
@@ -377,7 +402,9 @@ def _images(folder: Path) -> list[Path]:
     return files
 
 
-def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int | None = None) -> Any:
+def load_dataset(
+    name: str, data_dir: str | Path | None = None, image_size: int | None = None, skip_corrupt: bool = False
+) -> Any:
     """Return a data set by name: an `ImageDataset` or a `SequenceDataset`.
 
     Args:
@@ -385,6 +412,7 @@ def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int 
             sequences: `"reviews"`, `"characters"`, `"weather"`.
         data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
         image_size: pixels, where the images differ in size.
+        skip_corrupt: with `"folder"`, whether images that cannot be read are left out; see `from_folder`.
 
     Raises:
         InputError: there is no such set, it is missing, or half written.
@@ -394,12 +422,14 @@ def load_dataset(name: str, data_dir: str | Path | None = None, image_size: int 
     >>> load_dataset("bundled").name
     'bundled'
     """
+    if skip_corrupt and name != "folder":
+        raise InputError(f"only images of a folder can be skipped; leave out --skip-corrupt with --dataset {name}")
     if name == "bundled":
         return bundled_cifar10()
     if name == "folder":
         if data_dir is None:
             raise InputError("--dataset folder needs --data-dir, a folder that holds train/CLASS/ and test/CLASS/")
-        return from_folder(data_dir, image_size)
+        return from_folder(data_dir, image_size, skip_corrupt)
     from keras_preact.data.sequences import SEQUENCES
 
     if name in SEQUENCES:

@@ -6,6 +6,7 @@ are made: `keras_preact.layers.stack.default_rolled`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import keras
 
 from keras_preact.errors import InputError, check_choice
 
+XLA_DETERMINISM = "--xla_gpu_deterministic_ops=true"
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
@@ -88,6 +90,28 @@ def precision_policy(precision: str) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(before)
+
+
+def make_deterministic() -> None:
+    """Have the backend compute the same bits in each run on this machine: for the whole process, for good.
+
+    On TensorFlow that is its op determinism, which refuses operations that have no such form. JAX computes so on
+    processors anyway; on GPUs it must be told before it starts.
+
+    Raises:
+        InputError: JAX has started on a GPU without being told.
+    """
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_op_determinism()
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        if jax.default_backend() == "gpu" and XLA_DETERMINISM not in os.environ.get("XLA_FLAGS", ""):
+            raise InputError(
+                f"JAX on a GPU is deterministic only if it starts so; set XLA_FLAGS={XLA_DETERMINISM} first"
+            )
 
 
 def compiles_with_xla() -> bool:

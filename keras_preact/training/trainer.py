@@ -39,7 +39,7 @@ from keras_preact.models import (
     load_model,
 )
 from keras_preact.training.checkpoints import Checkpoint
-from keras_preact.training.device import check_precision, compiles_with_xla, precision_policy
+from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
 from keras_preact.training.recipe import Recipe, get_recipe
 from keras_preact.training.runs import RunFolder, environment
 from keras_preact.training.tasks import TASKS, errors
@@ -100,10 +100,13 @@ class RunConfig:
         data_dir: where the data are; `None` for the default of each kind.
         image_size: pixels, where the data set's images differ in size.
         only: names of the classes to train on; default: all.
+        skip_corrupt: whether images of a folder that cannot be read are left out, and counted. Default `False`.
         recipe: how to train.
         precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`; `default_precision` says which is
             fastest here.
         seed: of initialization, data order and augmentation. Default 0.
+        deterministic: whether the run gives the same weights to the bit each time on one machine; see
+            `make_deterministic`. Default `False`.
 
     Example:
 
@@ -118,9 +121,11 @@ class RunConfig:
     data_dir: str | None = None
     image_size: int | None = None
     only: tuple[str, ...] | None = None
+    skip_corrupt: bool = False
     recipe: Recipe = field(default_factory=lambda: get_recipe("demo"))
     precision: str = "float32"
     seed: int = 0
+    deterministic: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, for `run.json`."""
@@ -141,7 +146,7 @@ class RunConfig:
         Raises:
             InputError: as in `keras_preact.data.load_dataset`; `only` with sequences.
         """
-        dataset = load_dataset(self.dataset, data_dir or self.data_dir, self.image_size)
+        dataset = load_dataset(self.dataset, data_dir or self.data_dir, self.image_size, self.skip_corrupt)
         if self.only is None:
             return dataset
         if isinstance(dataset, SequenceDataset):
@@ -172,6 +177,8 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
         InputError: the network does not take these options or data.
     """
     check_precision(config.precision)
+    if config.deterministic:
+        make_deterministic()
     keras.utils.set_random_seed(config.seed)
     task = TASKS[dataset.task]
     with precision_policy(config.precision):
@@ -417,6 +424,7 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         }
     return {
         "classes": dataset.classes,
+        **({"skipped": list(dataset.skipped)} if dataset.skipped else {}),
         "image_shape": list(dataset.image_shape),
         "train_images": len(dataset.train),
         "test_images": len(dataset.test),

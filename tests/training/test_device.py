@@ -1,10 +1,16 @@
 """What is chosen for the device, and that a choice it cannot follow is refused."""
 
+import os
+import subprocess
+import sys
+
 import keras
+import numpy as np
 import pytest
 
 from keras_preact import InputError
 from keras_preact.training import device
+from keras_preact.training.device import make_deterministic
 
 
 def test_a_precision_that_the_backend_lacks_is_refused(monkeypatch):
@@ -39,3 +45,41 @@ def test_a_card_computes_in_bfloat16_from_capability_8_on(capability, precision,
     monkeypatch.setattr(tf.config.experimental, "get_device_details", lambda card: {"compute_capability": capability})
     assert device.default_precision() == precision
     assert device.compiles_with_xla()
+
+
+DETERMINISTIC_RUN = """
+import sys
+from keras_preact.training import RunConfig, get_recipe, start
+recipe = get_recipe("demo").with_steps(4)
+start(RunConfig(options={"depth": 8}, recipe=recipe, precision="PRECISION", deterministic=True), sys.argv[1])
+if "BACKEND" == "tensorflow":
+    from tensorflow.python.framework.config import is_op_determinism_enabled
+    assert is_op_determinism_enabled()
+"""
+
+
+@pytest.mark.parametrize(("backend", "precision"), [("tensorflow", "mixed_bfloat16"), ("jax", "float32")])
+def test_two_deterministic_runs_have_the_same_weights_to_the_bit(tmp_path, backend, precision):
+    pytest.importorskip(backend)
+    code = DETERMINISTIC_RUN.replace("PRECISION", precision).replace("BACKEND", backend)
+    checkpoints = []
+    for name in ("first", "second"):
+        environment = {**os.environ, "KERAS_BACKEND": backend}
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / name)], check=True, env=environment)
+        newest = max((tmp_path / name).rglob("step-*.npz"))
+        with np.load(newest) as data:
+            checkpoints.append({key: data[key] for key in data.files})
+    first, second = checkpoints
+    assert first.keys() == second.keys()
+    assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
+def test_jax_on_a_gpu_must_be_told_before_it_starts(monkeypatch):
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("keras_preact.training.device.keras.backend.backend", lambda: "jax")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    with pytest.raises(InputError, match="set XLA_FLAGS=--xla_gpu_deterministic_ops=true first"):
+        make_deterministic()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
+    make_deterministic()
