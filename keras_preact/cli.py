@@ -57,6 +57,15 @@ def parser() -> argparse.ArgumentParser:
         default=None,
         help="the same weights to the bit each time, on one machine",
     )
+    train.add_argument(
+        "--distribute", type=int, metavar="N", help="share each batch among N devices of this machine (default: 1)"
+    )
+    train.add_argument(
+        "--sync-batch-norm",
+        action="store_true",
+        default=None,
+        help="with --distribute on TensorFlow: batch norm over the whole batch (default: over each device's share)",
+    )
     where = train.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, help="run folder (default: the next free one in runs/)")
     where.add_argument("--resume", type=Path, metavar="RUN", help="go on with a run that was stopped")
@@ -247,6 +256,8 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
         precision=options.precision or default_precision(),
         seed=options.seed or 0,
         deterministic=bool(options.deterministic),
+        devices=1 if options.distribute is None else options.distribute,
+        sync_batch_norm=bool(options.sync_batch_norm),
     )
     dataset = config.load_dataset()
     steps = options.steps

@@ -103,8 +103,11 @@ class PadCropFlip(keras.layers.Layer):
         """Gather all pixels at once from the padded images, at positions computed for each image."""
         pad, (height, width, channels) = self.padding, x.shape[1:]
         batch = ops.shape(x)[0]
-        offsets = keras.random.randint((2, batch), 0, 2 * pad + 1, seed=self.generator)
-        flips = keras.random.randint((batch, 1), 0, 2, seed=self.generator)
+        # Drawn for the whole batch on each device, so that a share gets what it would get on one device.
+        share, shares = _share()
+        begin, end = share * batch, (share + 1) * batch
+        offsets = keras.random.randint((2, shares * batch), 0, 2 * pad + 1, seed=self.generator)[:, begin:end]
+        flips = keras.random.randint((shares * batch, 1), 0, 2, seed=self.generator)[begin:end]
         columns = ops.expand_dims(ops.arange(width), 0)
         columns = columns + flips * (width - 1 - 2 * columns) + offsets[1][:, None]
         rows = ops.expand_dims(ops.arange(height), 0) + offsets[0][:, None]
@@ -124,3 +127,18 @@ class PadCropFlip(keras.layers.Layer):
             "seed": self.seed,
             "data_format": self.data_format,
         }
+
+
+def _share() -> tuple[Any, int]:
+    """Return which equal share of a batch this code is running for, from 0, and their number: (0, 1) on one device.
+
+    The one call of TensorFlow here: only under its strategies does a layer see less than the whole batch.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return 0, 1
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    if context is None or not tf.distribute.has_strategy():
+        return 0, 1
+    return context.replica_id_in_sync_group, context.num_replicas_in_sync

@@ -60,6 +60,11 @@ class BatchNorm(keras.layers.BatchNormalization):
         super().__init__(axis=axis, momentum=momentum, epsilon=epsilon, **kwargs)
         self.fused = fused
 
+    def add_weight(self, *args: Any, **kwargs: Any) -> Any:
+        # Keras leaves the moving statistics of several devices as they are: each its own, and the first one's saved.
+        statistics = {} if kwargs.get("trainable", True) else {"aggregation": "mean"}
+        return super().add_weight(*args, **{**statistics, **kwargs})
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "fused": self.fused}
 

@@ -147,6 +147,7 @@ class UnitStack(keras.layers.Layer):
                     initializer=initializer,
                     dtype=variable.dtype,
                     trainable=variable.trainable,
+                    aggregation=variable.aggregation,
                     autocast=False,  # the template's variables cast, as they would in a unit on its own
                     regularizer=variable.regularizer,
                     constraint=_PerUnit(variable.constraint) if variable.constraint else None,

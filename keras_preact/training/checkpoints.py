@@ -72,7 +72,7 @@ class Checkpoint:
             OSError: the disk is full or the folder read-only; the checkpoints before are as they were.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        arrays: Any = {f"{i:05d}": np.asarray(variable.value) for i, variable in enumerate(self.variables())}
+        arrays: Any = {f"{i:05d}": _array(variable) for i, variable in enumerate(self.variables())}
         about = {"step": step, "names": self._names()}
         path = self.folder / f"step-{step:09d}.npz"
         aside = path.with_suffix(".partial")
@@ -123,6 +123,12 @@ class Checkpoint:
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
         return int(about["step"])
+
+
+def _array(variable: Any) -> np.ndarray:
+    value = variable.value
+    # A variable that TensorFlow mirrors on several devices is no array, but gives one.
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -40,6 +40,7 @@ from keras_preact.models import (
 )
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
+from keras_preact.training.distribute import check_shares, on_devices, synchronize
 from keras_preact.training.recipe import Recipe, get_recipe
 from keras_preact.training.runs import RunFolder, environment
 from keras_preact.training.tasks import TASKS, errors
@@ -107,6 +108,9 @@ class RunConfig:
         seed: of initialization, data order and augmentation. Default 0.
         deterministic: whether the run gives the same weights to the bit each time on one machine; see
             `make_deterministic`. Default `False`.
+        devices: of this machine that share each batch; see `on_devices`. Default 1.
+        sync_batch_norm: whether, with several devices on TensorFlow, batch norms take their statistics over the whole
+            batch; on JAX they always do. Default `False`: over the share of each device.
 
     Example:
 
@@ -126,6 +130,8 @@ class RunConfig:
     precision: str = "float32"
     seed: int = 0
     deterministic: bool = False
+    devices: int = 1
+    sync_batch_norm: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, for `run.json`."""
@@ -188,14 +194,21 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
             )
         except TypeError as error:
             raise InputError(f"{config.network} does not take these options: {error}") from None
+        if config.sync_batch_norm and _is_mirrored(config):
+            synchronize(model)
         model.compile(
             config.recipe.optimizer(),
             task.loss(),
             metrics=[task.metric()],
-            jit_compile=compiles_with_xla(),
+            jit_compile=compiles_with_xla() and not _is_mirrored(config),
         )
         _build_state(model, dataset)
     return model
+
+
+def _is_mirrored(config: RunConfig) -> bool:
+    """Whether TensorFlow trains on several devices: XLA does not get along with that and a loss scale."""
+    return config.devices > 1 and keras.backend.backend() == "tensorflow"
 
 
 def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
@@ -387,27 +400,29 @@ def start(
     """
     dataset = dataset or config.load_dataset()
     dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
-    model = build_model(config, dataset)
-    folder = RunFolder.create(out)
-    folder.update_record(
-        kind="training",
-        status="running",
-        config=config.to_dict(),
-        data={
-            "name": dataset.name,
-            **_facts(dataset),
-            "sha256": dataset.fingerprint(),
-        },
-        model={
-            "name": model.name,
-            "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
-        },
-        environment=environment(),
-        step=0,
-        steps=config.recipe.steps,
-        seconds=0.0,
-    )
-    return _fit(config, folder, dataset, model, callbacks)
+    check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
+    with on_devices(config.devices):
+        model = build_model(config, dataset)
+        folder = RunFolder.create(out)
+        folder.update_record(
+            kind="training",
+            status="running",
+            config=config.to_dict(),
+            data={
+                "name": dataset.name,
+                **_facts(dataset),
+                "sha256": dataset.fingerprint(),
+            },
+            model={
+                "name": model.name,
+                "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
+            },
+            environment=environment(),
+            step=0,
+            steps=config.recipe.steps,
+            seconds=0.0,
+        )
+        return _fit(config, folder, dataset, model, callbacks)
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
@@ -459,7 +474,8 @@ def resume(
     dataset = dataset or config.load_dataset(data_dir)
     if dataset.fingerprint() != record["data"]["sha256"]:
         raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
-    return _fit(config, folder, dataset, build_model(config, dataset), callbacks)
+    with on_devices(config.devices):
+        return _fit(config, folder, dataset, build_model(config, dataset), callbacks)
 
 
 def _fit(

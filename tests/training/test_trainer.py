@@ -240,8 +240,13 @@ def test_a_rate_that_is_far_too_large_ends_it_before_any_state_is_kept(tiny_data
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_weights(tmp_path, precision):
+@pytest.mark.parametrize(("backend", "longest"), [("tensorflow", 6), ("jax", 20)])
+def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_weights(
+    tmp_path, monkeypatch, precision, backend, longest
+):
     """SIGKILL: in a step, in a test, in a write, wherever it falls; then resumed, until it has ended by itself."""
+    pytest.importorskip(backend)
+    monkeypatch.setenv("KERAS_BACKEND", backend)  # of the runs; JAX compiles for longer
     options = ["--depth", "8", "--steps", "48", "--batch-size", "250", "--precision", precision]
     command = [sys.executable, "-m", "keras_preact", "train"]
     subprocess.run([*command, *options, "--out", str(tmp_path / "whole")], check=True, capture_output=True)
@@ -252,7 +257,7 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_weights(tmp_p
         while process.poll() is None and not list(run.glob("checkpoints/*")):
             time.sleep(0.05)  # before the first checkpoint there is nothing that could be lost
         try:
-            process.wait(random.uniform(0, 6))
+            process.wait(random.uniform(0, longest))
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
