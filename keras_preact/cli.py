@@ -99,10 +99,15 @@ def parser() -> argparse.ArgumentParser:
     )
     results.set_defaults(run=_results)
 
-    export = commands.add_parser("export", help="write the weights of a run or a .keras file for other programs")
+    export = commands.add_parser("export", help="write a run or a .keras file for other programs")
     export.add_argument("model", metavar="MODEL", help="a run folder or a .keras file")
-    export.add_argument("file", type=Path, metavar="FILE", help="to write: NAME.safetensors")
-    export.add_argument("--dtype", default="float32", help="float32 (default) or float16, half the size")
+    export.add_argument(
+        "file",
+        type=Path,
+        metavar="FILE",
+        help="to write: NAME.safetensors (weights), NAME.onnx, NAME.tflite, or NAME (SavedModel)",
+    )
+    export.add_argument("--dtype", help="of .safetensors: float32 (default) or float16, half the size")
     export.set_defaults(run=_export)
 
     inspect = commands.add_parser("inspect", help="signal, gradient and identity path of a network: a page and JSON")
@@ -514,15 +519,19 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
 
 def _export(options: argparse.Namespace) -> None:
     from keras_preact.console import say
-    from keras_preact.interop import save_safetensors
+    from keras_preact.interop import export_model, save_safetensors
 
-    if options.file.suffix != ".safetensors":
-        raise InputError(f"{options.file} does not end in .safetensors, the format that is written; name it so")
     if not Path(options.model).exists():
         raise InputError(f"there is no run folder or file {options.model}; train one with `keras-preact train`")
     model = _model_to_inspect(options)
-    save_safetensors(model, options.file, options.dtype)
-    say(f"{options.file}: {model.count_params():,} weights of {model.name}, {options.dtype}")
+    if options.file.suffix == ".safetensors":
+        save_safetensors(model, options.file, options.dtype or "float32")
+        say(f"{options.file}: {model.count_params():,} weights of {model.name}, {options.dtype or 'float32'}")
+        return
+    if options.dtype is not None:
+        raise InputError(f"--dtype is of .safetensors files; leave it out for {options.file}, which is float32")
+    difference = export_model(model, options.file)
+    say(f"{options.file}: {model.name}; its output differs from Keras's by {difference:.0e} of the largest, at most")
 
 
 def _model_to_inspect(options: argparse.Namespace) -> Any:

@@ -127,6 +127,10 @@ def test_a_run_on_some_classes_and_its_weights_for_other_programs(here, capsys):
     assert main([*train, "--out", "run"]) == 0
     assert RunFolder.open(here / "run").record()["config"]["only"] == ["cat", "ship", "frog"]
     assert main(["evaluate", "run"]) == 0
+    assert main(["export", "run", "program"]) == 0  # a SavedModel, of images as bytes
+    assert "differs from Keras's by" in text(capsys) and (here / "program" / "saved_model.pb").exists()
+    assert main(["export", "run", "program.onnx", "--dtype", "float16"]) == 2
+    assert "--dtype is of .safetensors files" in text(capsys)
     assert main(["export", "run", "weights.safetensors", "--dtype", "float16"]) == 0
     assert "of resnet8_full_preactivation, float16" in text(capsys)
     model = keras.models.load_model(here / "run" / "model.keras")
@@ -205,8 +209,7 @@ REFUSED = {
     "missing folder": (["train", "--dataset", "folder", "--data-dir", "nowhere"], "nowhere"),
     "class that is not there": (["train", "--only", "cat", "dgo"], "did you mean 'dog'?"),
     "classes of sequences": (["train", "--model", "transformer", "--only", "cat", "dog"], "leave out --only"),
-    "format to export": (["export", "nowhere", "weights.h5"], "does not end in .safetensors"),
-    "run to export": (["export", "nowhere", "weights.safetensors"], "no run folder or file nowhere"),
+    "format to export": (["export", "nowhere", "weights.h5"], "no run folder or file nowhere"),
     "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),

@@ -74,7 +74,7 @@ def test_importing_the_package_imports_little_beyond_keras():
 
 def test_the_readmes_python_runs():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(block, {})
 

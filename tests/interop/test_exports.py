@@ -1,0 +1,61 @@
+"""Networks as other programs run them: the outputs of Keras, or a sentence and nothing left behind."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.interop import export_model
+from keras_preact.interop.exports import FORMATS
+from keras_preact.models import cifar_resnet, fold, imagenet_resnet
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports on TensorFlow")
+NETWORKS = {
+    "written out": lambda: cifar_resnet(8),
+    "rolled, in bfloat16": lambda: cifar_resnet(14, rolled=True, dtype="mixed_bfloat16"),
+    "folded": lambda: fold(cifar_resnet(8, placement="original")),
+    "of another profile": lambda: imagenet_resnet(18, profile="timm", input_shape=(64, 64, 3), classes=10),
+}
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_outputs_are_keras_own(tmp_path, network, suffix):
+    for package in FORMATS[suffix].packages:
+        pytest.importorskip(package)
+    model, path = NETWORKS[network](), tmp_path / f"network{suffix}"
+    assert export_model(model, path) < 1e-4
+    images = np.random.default_rng(1).normal(size=(3, *model.input_shape[1:])).astype("float32")
+    theirs, ours = FORMATS[suffix].open(path)(images), model.predict(images, verbose=0)
+    assert theirs.shape == ours.shape and ours.std() > 1e-3
+    tolerance = 0.05 if "bfloat16" in network else 1e-4  # the file is float32, the network was not
+    assert np.abs(theirs - ours).max() < tolerance * np.abs(ours).max()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("network.pb", "ends in no known format"), ("there", "exists already and is not overwritten")]
+)
+def test_bad_paths_are_refused(tmp_path, name, words):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match=words):
+        export_model(cifar_resnet(8), tmp_path / name)
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(InputError, match=r"onnx needs tensorflow, tf2onnx, onnxruntime; pip install"):
+        export_model(cifar_resnet(8), tmp_path / "network.onnx")
+
+
+def test_a_file_that_answers_something_else_is_not_left_behind(tmp_path, monkeypatch):
+    wrong = FORMATS[""].__class__("tf_saved_model", (), lambda path: lambda images: np.ones((2, 10), "float32"))
+    monkeypatch.setitem(FORMATS, "", wrong)
+    with pytest.raises(InputError, match="differs from Keras by"):
+        export_model(cifar_resnet(8), tmp_path / "network")
+    assert not (tmp_path / "network").exists()
+
+
+def test_several_inputs_are_refused(tmp_path):
+    one, other = keras.Input((4,)), keras.Input((4,))
+    with pytest.raises(InputError, match="has 2 inputs and 1 outputs"):
+        export_model(keras.Model([one, other], one + other), tmp_path / "sum")
