@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py
 import keras
 from keras.src.backend.common import global_state
 
@@ -119,11 +118,15 @@ def _is_trusted(module: Any) -> bool:
 
 def _check_weights(name: str, file: io.BytesIO) -> int:
     """Check that all arrays of an HDF5 file are in it, and return the number of their bytes."""
+    import h5py  # Keras does without until a file is read
+
     with h5py.File(file, "r") as weights:
         return _bytes_below(name, weights)
 
 
-def _bytes_below(name: str, group: h5py.Group) -> int:
+def _bytes_below(name: str, group: Any) -> int:
+    import h5py
+
     total = 0
     for key in group:
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
