@@ -58,7 +58,11 @@ def parser() -> argparse.ArgumentParser:
         help="the same weights to the bit each time, on one machine",
     )
     train.add_argument(
-        "--distribute", type=int, metavar="N", help="share each batch among N devices of this machine (default: 1)"
+        "--distribute",
+        type=int,
+        metavar="N",
+        help="share each batch among N devices (default: 1); of several machines, on JAX, if each is started with "
+        "Keras's variables KERAS_DISTRIBUTION_JOB_ADDRESSES, _NUM_PROCESSES and _PROCESS_ID",
     )
     train.add_argument(
         "--sync-batch-norm",
@@ -214,17 +218,25 @@ def _demo(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
     from keras_preact.training import next_free_folder, resume, start
+    from keras_preact.training.distribute import is_first, join, together
 
     if options.resume is not None:
         _refuse_changes(options)
-        folder = resume(options.resume, data_dir=options.data_dir, callbacks=_progress_of_run(options.resume))
+        join()
+        with together():
+            progress = _progress_of_run(options.resume)
+        folder = resume(options.resume, data_dir=options.data_dir, callbacks=progress)
     else:
-        config, dataset = _config(options)
+        join()
+        with together():
+            config, dataset = _config(options)
         if skipped := getattr(dataset, "skipped", ()):
             shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
             say(f"Left out, because they cannot be read: {len(skipped)} images ({shown}).")
         out = options.out or next_free_folder(RUNS, config.label)
         folder = start(config, out, dataset=dataset, callbacks=_progress(config.label, config))
+    if not is_first():
+        return  # the first process says it
     record = folder.record()
     result = record["result"]
     unit = record["data"].get("unit", "%")
@@ -560,7 +572,10 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
 
 def _progress(name: str, config: Any) -> list[Any]:
     from keras_preact.console import ProgressBar
+    from keras_preact.training.distribute import is_first
 
+    if not is_first():
+        return []
     return [ProgressBar(name, config.recipe.steps, config.recipe.batch_size)]
 
 

@@ -72,6 +72,31 @@ def test_importing_the_package_imports_little_beyond_keras():
     assert not set(eval(done.stdout)) & {"matplotlib", "tensorflow_datasets", "rich", "PIL", "psutil", "IPython"}
 
 
+def test_nothing_goes_over_the_network_unasked():
+    """Every module imported, a network built, the bundled images loaded: no address is looked up, none is called."""
+    code = """
+import importlib, pkgutil, socket, sys
+
+def refuse(*arguments, **options):
+    raise SystemExit(f"network: {arguments}")
+
+for name in ("connect", "connect_ex", "sendto"):
+    setattr(socket.socket, name, refuse)
+socket.getaddrinfo = socket.gethostbyname = socket.create_connection = refuse
+import keras_preact
+for module in pkgutil.walk_packages(keras_preact.__path__, "keras_preact."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+from keras_preact import data, models
+models.cifar_resnet(8)
+data.load_dataset("bundled")
+print(sum(name.startswith("keras_preact") for name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50
+
+
 def test_the_readmes_python_runs():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(blocks) == 6

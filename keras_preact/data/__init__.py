@@ -1,7 +1,7 @@
 """Data: bundled images and sequences, tensorflow-datasets, folders, arrays; batches; augmentation on the device."""
 
 from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
-from keras_preact.data.batches import TestBatches, TrainBatches, feed
+from keras_preact.data.batches import TestBatches, TrainBatches, feed, part_of
 from keras_preact.data.sequences import (
     SequenceDataset,
     SequenceSplit,
@@ -45,4 +45,5 @@ __all__ = [
     "from_folder",
     "from_tfds",
     "load_dataset",
+    "part_of",
 ]

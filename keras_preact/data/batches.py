@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -128,6 +128,54 @@ def feed(batches: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return data.prefetch(2).with_options(options)
+
+
+def part_of(batches: Any, index: int, count: int) -> Any:
+    """Return batches that are each one of `count` equal parts of those given: what one process of several computes on.
+
+    The parts of all processes, in order, are the batch: no example twice, and none left out.
+
+    Args:
+        batches: a `PyDataset`, a `tf.data.Dataset` or an iterable of (inputs, labels), of sizes that `count` divides.
+        index: of the part, from 0.
+        count: of the parts; with 1 the batches are returned as they are.
+
+    Example:
+
+    >>> [labels.tolist() for _, labels in part_of([(np.zeros((4, 2)), np.arange(4))], 1, 2)]
+    [[2, 3]]
+    """
+    if count == 1:
+        return batches
+
+    def part(inputs: Any, labels: Any, length: Callable[[Any], Any] = len) -> tuple[Any, Any]:
+        size = length(labels) // count
+        rows = slice(index * size, (index + 1) * size)
+        return inputs[rows], labels[rows]
+
+    if isinstance(batches, keras.utils.PyDataset):
+        return _Parts(batches, part)
+    if hasattr(batches, "map"):
+        import tensorflow as tf
+
+        return batches.map(lambda inputs, labels: part(inputs, labels, lambda tensor: tf.shape(tensor)[0]))
+    return (part(*batch) for batch in batches)
+
+
+class _Parts(keras.utils.PyDataset):
+    """The same part of each batch."""
+
+    def __init__(self, batches: keras.utils.PyDataset, part: Callable[[Any, Any], tuple[Any, Any]]) -> None:
+        super().__init__()
+        self.batches = batches
+        self.part = part
+
+    @property
+    def num_batches(self) -> int | None:
+        return self.batches.num_batches
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        return self.part(*self.batches[index])
 
 
 def steps_per_epoch(images: int, batch_size: int) -> int:

@@ -1,17 +1,22 @@
-"""Several devices of one machine: the batch shared among them, by TensorFlow's and Keras's own engines.
+"""Several devices, of one machine or of several: the batch shared among them, by TensorFlow's and Keras's own engines.
 
-TensorFlow: `tf.distribute.MirroredStrategy`. JAX: `keras.distribution.DataParallel`. With both, a step computes what it
-computes on one device, but for the batch norms: see `on_devices`.
+TensorFlow: `tf.distribute.MirroredStrategy`, one machine. JAX: `keras.distribution.DataParallel`, one process each.
+With both, a step computes what it computes on one device, but for the batch norms: see `on_devices`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import keras
+import numpy as np
 
 from keras_preact.errors import InputError, check_positive
+
+MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
+"""Keras's own environment variables: address and port of the first process, number of processes, this one's number."""
 
 
 def devices() -> list[str]:
@@ -28,15 +33,87 @@ def devices() -> list[str]:
     return keras.distribution.list_devices() or ["cpu:0"]
 
 
+def join() -> None:
+    """Join the other processes of a training, where the environment variables `MACHINES` name them; else do nothing.
+
+    To be called before anything is computed: the devices of all processes are one set from then on.
+
+    Raises:
+        InputError: not all variables are there, the first process does not answer, or the backend is not JAX.
+    """
+    given = [name for name in MACHINES if os.environ.get(name)]
+    if not given:
+        return
+    if missing := [name for name in MACHINES if name not in given]:
+        raise InputError(f"{given[0]} is set, {missing[0]} is not; set all three on each machine, or none")
+    if keras.backend.backend() != "jax":
+        raise InputError(f"{keras.backend.backend()} trains on one machine; set KERAS_BACKEND=jax for several")
+    try:
+        keras.distribution.initialize()
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"the processes did not find each other ({str(error).splitlines()[0]}); see that {', '.join(MACHINES)} are "
+            "the address and port of the first, the same number on all, and each one's own number from 0"
+        ) from None
+
+
+def process() -> tuple[int, int]:
+    """Return this process's number, from 0, and how many train together. The first is the only one that writes.
+
+    >>> process()
+    (0, 1)
+    """
+    if keras.backend.backend() != "jax":
+        return 0, 1
+    import jax
+
+    return jax.process_index(), jax.process_count()
+
+
+def is_first() -> bool:
+    """Whether this process is the one that writes."""
+    return process()[0] == 0
+
+
+def greatest(number: int) -> int:
+    """Return the greatest of the numbers that all processes call this with, at the same point of their way.
+
+    >>> greatest(15)
+    15
+    """
+    if process()[1] == 1:
+        return number
+    from jax.experimental import multihost_utils
+
+    return int(np.max(multihost_utils.process_allgather(np.asarray(number, "int32"))))
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """All processes come out of this block, or none: an InputError of one ends the others too.
+
+    Raises:
+        InputError: this process's own, or one that says that another had one.
+    """
+    try:
+        yield
+    except InputError:
+        greatest(1)
+        raise
+    if greatest(0):
+        raise InputError("another process of this training cannot begin; see its own message")
+
+
 @contextmanager
 def on_devices(count: int) -> Iterator[None]:
     """Build and train on the first `count` devices, each with its share of every batch.
 
     The weights are the same on all. Batch norms take their statistics over the whole batch on JAX, and on TensorFlow
-    over the share of each device, as is usual there, or over all after `synchronize`.
+    over the share of each device, as is usual there, or over all after `synchronize`. TensorFlow cannot do the latter
+    twice in one process ("Shape mismatch in the collective instance"): start another for a second training.
 
     Args:
-        count: number of devices; with 1 nothing is done.
+        count: number of devices, of all machines together; with 1 nothing is done.
 
     Raises:
         InputError: there are fewer, or a TensorFlow strategy for several machines is set.
@@ -50,7 +127,8 @@ def on_devices(count: int) -> Iterator[None]:
         with tf.distribute.MirroredStrategy(devices()[:count]).scope():
             yield
     else:
-        with keras.distribution.DataParallel(devices=devices()[:count]).scope():
+        # Each process is given its own part of every batch (keras_preact.data.part_of): Keras divides tf.data alone.
+        with keras.distribution.DataParallel(devices=devices()[:count], auto_shard_dataset=False).scope():
             yield
 
 
@@ -62,13 +140,18 @@ def check_devices(count: int) -> None:
 
         if isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy):
             raise InputError(
-                "TensorFlow's strategy for several machines fails with Keras 3; use KERAS_BACKEND=jax, with "
-                "keras.distribution.initialize on each of them"
+                "TensorFlow's strategy for several machines fails with Keras 3; set KERAS_BACKEND=jax, and on each of "
+                f"them {', '.join(MACHINES)}"
             )
     elif count > 1 and keras.backend.backend() != "jax":
         raise InputError(f"the {keras.backend.backend()} backend trains on one device; use tensorflow or jax")
     if count > len(devices()):
         raise InputError(f"there are {len(devices())} devices here, not {count}; give --distribute {len(devices())}")
+    if process()[1] > 1 and count < len(devices()):
+        raise InputError(
+            f"the {process()[1]} processes have {len(devices())} devices and share each batch among all; "
+            f"give --distribute {len(devices())}"
+        )
 
 
 def check_shares(count: int, batch_size: int, test_examples: int) -> None:

@@ -135,6 +135,26 @@ class RunFolder:
             self.append_metrics(row)
 
 
+class Onlooker(RunFolder):
+    """The folder of a run that another process writes: this one reads it, and leaves it as it is."""
+
+    @classmethod
+    def create(cls, path: str | Path) -> Onlooker:
+        return cls(path)
+
+    def update_record(self, **changes: Any) -> dict[str, Any]:
+        return changes
+
+    def drop_from_record(self, key: str) -> None:
+        pass
+
+    def append_metrics(self, row: dict[str, float]) -> None:
+        pass
+
+    def cut_metrics(self, step: int) -> None:
+        pass
+
+
 def _short(value: float) -> str:
     """Return a whole number as such, another with 7 significant digits (float32 has no more)."""
     return str(int(value)) if float(value).is_integer() else f"{value:.7g}"

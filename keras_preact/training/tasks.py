@@ -16,13 +16,19 @@ class Task:
 
     Attributes:
         loss: makes the Keras loss.
-        metric: makes the Keras metric that the error is read from.
+        metric_name: in Keras's logs, of the metric that the error is read from.
+        metric_class: of that metric.
         error: the error as a function of the metric's value.
     """
 
     loss: Callable[[], keras.losses.Loss]
-    metric: Callable[[], keras.metrics.Metric]
+    metric_name: str
+    metric_class: type[keras.metrics.Metric]
     error: Callable[[float], float]
+
+    def metric(self) -> keras.metrics.Metric:
+        """Make the Keras metric that the error is read from."""
+        return self.metric_class(name=self.metric_name)
 
 
 def _percent_wrong(accuracy: float) -> float:
@@ -31,7 +37,8 @@ def _percent_wrong(accuracy: float) -> float:
 
 _CLASSES = Task(
     partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True),
-    partial(keras.metrics.SparseCategoricalAccuracy, name="accuracy"),
+    "accuracy",
+    keras.metrics.SparseCategoricalAccuracy,
     _percent_wrong,
 )
 
@@ -39,9 +46,7 @@ TASKS: dict[str, Task] = {
     "classification": _CLASSES,
     # A class a step: Keras's loss and metric take the mean over steps too.
     "next_token": _CLASSES,
-    "forecast": Task(
-        keras.losses.MeanAbsoluteError, partial(keras.metrics.MeanAbsoluteError, name="mean_absolute_error"), float
-    ),
+    "forecast": Task(keras.losses.MeanAbsoluteError, "mean_absolute_error", keras.metrics.MeanAbsoluteError, float),
 }
 """By the `task` of a data set. The error is in %, that of a forecast the mean absolute error in the data's unit."""
 
@@ -52,5 +57,6 @@ def errors(logs: Mapping[str, Any]) -> tuple[float, float]:
     >>> errors({"loss": 2.0, "accuracy": 0.75, "val_accuracy": 0.5})
     (25.0, 50.0)
     """
-    task, name = next((task, name) for task in TASKS.values() if (name := task.metric().name) in logs)
+    task = next(task for task in TASKS.values() if task.metric_name in logs)
+    name = task.metric_name
     return task.error(float(logs[name])), task.error(float(logs[f"val_{name}"]))

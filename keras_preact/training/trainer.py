@@ -25,6 +25,7 @@ from keras_preact.data import (
     baselines,
     feed,
     load_dataset,
+    part_of,
 )
 from keras_preact.errors import InputError
 from keras_preact.models import (
@@ -40,9 +41,17 @@ from keras_preact.models import (
 )
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
-from keras_preact.training.distribute import check_shares, on_devices, synchronize
+from keras_preact.training.distribute import (
+    check_shares,
+    greatest,
+    is_first,
+    on_devices,
+    process,
+    synchronize,
+    together,
+)
 from keras_preact.training.recipe import Recipe, get_recipe
-from keras_preact.training.runs import RunFolder, environment
+from keras_preact.training.runs import Onlooker, RunFolder, environment
 from keras_preact.training.tasks import TASKS, errors
 
 TEST_BATCH = 250
@@ -285,7 +294,7 @@ class _Recorder(keras.callbacks.Callback):
         self.examples = examples
         self.checkpoint = checkpoint
         self.step = step
-        self.signal_number: int | None = None
+        self.signal_number = 0
         self._began = time.perf_counter() - seconds
         self._metrics_to_restore: list[Any] | None = None
 
@@ -295,7 +304,7 @@ class _Recorder(keras.callbacks.Callback):
 
     def ask_to_stop(self, signal_number: int, frame: Any) -> None:
         """Signal handler. The second signal ends the program at once; the checkpoint before it stays good."""
-        if self.signal_number is not None:
+        if self.signal_number:
             raise KeyboardInterrupt
         self.signal_number = signal_number
 
@@ -315,9 +324,9 @@ class _Recorder(keras.callbacks.Callback):
         if not math.isfinite(logs["loss"]):
             raise self._diverged(f"the loss is {logs['loss']}")
         is_last = batch + 1 == self.params["steps"]  # then the epoch is tested and written down first
-        if self.signal_number is not None and not is_last:
+        if not is_last and (asked := greatest(self.signal_number)):  # by a signal to any of the processes
             self._save()
-            raise Interrupted(self.signal_number, self.step, self.folder.path)
+            raise Interrupted(asked, self.step, self.folder.path)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # The rate of the epoch's last step: the schedule is asked for the step before the counter's.
@@ -337,8 +346,8 @@ class _Recorder(keras.callbacks.Callback):
             }
         )
         self._save()
-        if self.signal_number is not None:
-            raise Interrupted(self.signal_number, self.step, self.folder.path)
+        if asked := greatest(self.signal_number):
+            raise Interrupted(asked, self.step, self.folder.path)
 
     def _save(self) -> None:
         if keras.backend.backend() == "jax":
@@ -346,7 +355,8 @@ class _Recorder(keras.callbacks.Callback):
         # ReLU makes 0 of what is no number: the loss can look well while weights are lost.
         if lost := self.checkpoint.first_not_finite():
             raise self._diverged(f"the weight {lost} is not finite")
-        self.checkpoint.save(self.step)
+        if is_first():
+            self.checkpoint.save(self.step)
         self.folder.update_record(step=self.step, seconds=round(self.seconds, 1))
 
     def _diverged(self, what: str) -> Diverged:
@@ -392,18 +402,20 @@ def start(
         callbacks: further Keras callbacks (progress bars, …).
 
     Returns:
-        The finished run's folder.
+        The finished run's folder. Of several processes, only the first writes it.
 
     Raises:
         InputError: bad configuration, data or folder; nothing is left behind then.
         Interrupted: a signal asked to stop; the folder can be resumed.
     """
-    dataset = dataset or config.load_dataset()
-    dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
-    check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
+    with together():
+        dataset = dataset or config.load_dataset()
+        dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
+        check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
     with on_devices(config.devices):
         model = build_model(config, dataset)
-        folder = RunFolder.create(out)
+        with together():
+            folder = _folder_class().create(out)
         folder.update_record(
             kind="training",
             status="running",
@@ -422,7 +434,12 @@ def start(
             steps=config.recipe.steps,
             seconds=0.0,
         )
-        return _fit(config, folder, dataset, model, callbacks)
+        seconds = _fit(config, folder, dataset, model, callbacks)
+    return _finish(folder, model, seconds)
+
+
+def _folder_class() -> type[RunFolder]:
+    return RunFolder if is_first() else Onlooker
 
 
 def _facts(dataset: Dataset) -> dict[str, Any]:
@@ -455,7 +472,7 @@ def resume(
     """Go on with a run from its newest checkpoint, as if it had never stopped.
 
     Args:
-        path: the run folder.
+        path: the run folder; of several processes, all read it, so it stands where all of them can.
         dataset: the data, where they came from arrays.
         data_dir: where the data are now, if they have moved.
         callbacks: further Keras callbacks.
@@ -464,18 +481,21 @@ def resume(
         InputError: no such run, a run that is finished, or other data than it began with.
         Interrupted: a signal asked to stop again.
     """
-    folder = RunFolder.open(path)
-    record = folder.record()
-    if record.get("kind") != "training":
-        raise InputError(f"{path} holds a comparison; resume one of the runs inside it")
-    if record["status"] == "finished":
-        raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
-    config = RunConfig.from_dict(record["config"])
-    dataset = dataset or config.load_dataset(data_dir)
-    if dataset.fingerprint() != record["data"]["sha256"]:
-        raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
+    with together():
+        folder = _folder_class().open(path)
+        record = folder.record()
+        if record.get("kind") != "training":
+            raise InputError(f"{path} holds a comparison; resume one of the runs inside it")
+        if record["status"] == "finished":
+            raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
+        config = RunConfig.from_dict(record["config"])
+        dataset = dataset or config.load_dataset(data_dir)
+        if dataset.fingerprint() != record["data"]["sha256"]:
+            raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
     with on_devices(config.devices):
-        return _fit(config, folder, dataset, build_model(config, dataset), callbacks)
+        model = build_model(config, dataset)
+        seconds = _fit(config, folder, dataset, model, callbacks, record["seconds"])
+    return _finish(folder, model, seconds)
 
 
 def _fit(
@@ -484,13 +504,15 @@ def _fit(
     dataset: Dataset,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
-) -> RunFolder:
+    seconds: float = 0.0,
+) -> float:
+    """Train from the newest checkpoint to the end; return the seconds that the run took, those before included."""
     checkpoint = Checkpoint(folder.checkpoints_path, model)
-    step = checkpoint.restore()
+    step = _restored(checkpoint)
     folder.cut_metrics(step)
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
     examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-    recorder = _Recorder(folder, checkpoint, step, folder.record()["seconds"], examples)
+    recorder = _Recorder(folder, checkpoint, step, seconds, examples)
     recorder.set_model(model)
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
@@ -498,16 +520,17 @@ def _fit(
     folder.update_record(status="running")
     folder.drop_from_record("diverged")
     watchers = [*callbacks, recorder, *_tensorboard(folder)]
+    test_batch = TEST_BATCH - TEST_BATCH % config.devices
     try:
         with _handles_signals(recorder.ask_to_stop):
             for part in parts(step, config.recipe.steps, steps_per_epoch):
                 batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
                 model.fit(
-                    feed(batches),
+                    feed(part_of(batches, *process())),
                     initial_epoch=part.first_epoch,
                     epochs=part.last_epoch,
                     steps_per_epoch=part.steps_per_epoch,
-                    validation_data=feed(dataset.test.test_batches(TEST_BATCH)),
+                    validation_data=feed(part_of(dataset.test.test_batches(test_batch), *process())),
                     callbacks=watchers,
                     shuffle=False,  # the order is the batches' own
                     verbose=0,
@@ -518,7 +541,23 @@ def _fit(
     except Diverged as fault:
         folder.update_record(status="diverged", diverged={"step": fault.step, "examples": fault.examples})
         raise
-    return _finish(folder, model, recorder)
+    except (RuntimeError, ValueError) as error:
+        if process()[1] == 1:
+            raise
+        raise InputError(
+            f"the training broke off, as it does when another of its processes ends ({str(error).splitlines()[0]}); "
+            f"start all of them again with `train --resume {folder.path}`"
+        ) from error
+    return recorder.seconds
+
+
+def _restored(checkpoint: Checkpoint) -> int:
+    """Restore the newest checkpoint, of all processes the same; return its step."""
+    with together():
+        step = checkpoint.restore()
+    if greatest(step) != -greatest(-step):
+        raise InputError("the processes see different checkpoints; resume in a run folder that all of them share")
+    return step
 
 
 @dataclass(frozen=True)
@@ -555,15 +594,17 @@ def parts(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
 
 def _tensorboard(folder: RunFolder) -> list[keras.callbacks.Callback]:
     """Return Keras's TensorBoard callback; none where TensorFlow, which writes its files, is not installed."""
-    if importlib.util.find_spec("tensorflow") is None:
+    if importlib.util.find_spec("tensorflow") is None or not is_first():
         return []
     return [keras.callbacks.TensorBoard(str(folder.tensorboard_path), write_graph=False)]
 
 
-def _finish(folder: RunFolder, model: keras.Model, recorder: _Recorder) -> RunFolder:
+def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
     """Save the model, draw the curves, write the result: of the last epoch, as the paper reports it."""
     from keras_preact.plots import draw_curves
 
+    if not is_first():
+        return folder
     aside = folder.model_path.with_name("model.partial.keras")
     model.save(aside)
     aside.replace(folder.model_path)
@@ -571,7 +612,7 @@ def _finish(folder: RunFolder, model: keras.Model, recorder: _Recorder) -> RunFo
     draw_curves({model.name: rows}, folder.curves_path, folder.record()["data"].get("unit", "%"))
     last = rows[-1]
     result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
-    folder.update_record(status="finished", result=result, seconds=round(recorder.seconds, 1))
+    folder.update_record(status="finished", result=result, seconds=round(seconds, 1))
     return folder
 
 

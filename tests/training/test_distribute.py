@@ -1,6 +1,11 @@
-"""Several devices share a batch: the losses of one, the same weights on all. Two devices made of one processor."""
+"""Several devices share a batch: the losses of one, the same weights on all.
+
+The devices are made of one processor; the machines are processes on this one.
+"""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 
@@ -12,14 +17,14 @@ from keras_preact.training import distribute
 
 PROGRAM = """
 import os, sys
-backend, devices, form, folder = sys.argv[1:]
+backend, devices, form, folder, here = sys.argv[1:]
 os.environ["KERAS_BACKEND"] = backend
 if backend == "jax":
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={here}"
 else:
     import tensorflow as tf
     processor = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * 2)
+    tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * int(here))
 import keras
 from keras_preact.training import RunConfig, get_recipe, start
 
@@ -39,7 +44,12 @@ start(config, folder, callbacks=watch)
 
 def trained(tmp_path, backend, devices, form):
     folder = tmp_path / f"{backend}-{devices}-{form}"
-    subprocess.run([sys.executable, "-c", PROGRAM, backend, str(devices), form, str(folder)], check=True)
+    here = str(max(devices, 2))
+    subprocess.run([sys.executable, "-c", PROGRAM, backend, str(devices), form, str(folder), here], check=True)
+    return contents(folder)
+
+
+def contents(folder):
     with np.load(max(folder.glob("checkpoints/*.npz"))) as data:
         weights = {key: data[key] for key in data.files if key != "about"}
     return json.loads((folder / "run.json").read_text()), weights
@@ -90,3 +100,136 @@ def test_tensorflows_strategy_for_several_machines_is_refused(monkeypatch):
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
     with pytest.raises(InputError, match=r"fails with Keras 3; use KERAS_BACKEND=jax"):
         distribute.check_devices(1)
+
+
+# ---- several processes --------------------------------------------------------------------------------------------
+
+MEMBER = """
+import hashlib, os, signal, sys
+folder, steps, stop_at, me = sys.argv[1:]
+os.environ["KERAS_BACKEND"] = "jax"
+import keras
+from keras_preact.training import Interrupted, RunConfig, get_recipe, resume, start
+from keras_preact.training.distribute import join
+
+join()
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch + 1 == int(stop_at) and me == "1":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+class Digest(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        self.model.jax_state_sync()
+        weights = b"".join(keras.ops.convert_to_numpy(v).tobytes() for v in self.model.variables)
+        print("weights", hashlib.sha256(weights).hexdigest(), flush=True)
+
+recipe = get_recipe("demo").with_steps(int(steps))
+try:
+    if os.path.exists(os.path.join(folder, "checkpoints")):
+        resume(folder, callbacks=[Digest()])
+    else:
+        start(RunConfig(options={"depth": 8}, recipe=recipe, devices=2), folder, callbacks=[Stop(), Digest()])
+except Interrupted as stopped:
+    sys.exit(128 + stopped.signal_number)
+"""
+
+
+def free_port():
+    with socket.socket() as chosen:
+        chosen.bind(("127.0.0.1", 0))
+        return chosen.getsockname()[1]
+
+
+def together(command, count=2, timeout=400, **environment):
+    """Run the command in several processes that find each other; return exit statuses, last lines, standard errors."""
+    shared = {
+        **os.environ,
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": f"127.0.0.1:{free_port()}",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": str(count),
+        **environment,
+    }
+    members = [
+        subprocess.Popen(
+            [*command(k)],
+            env={**shared, "KERAS_DISTRIBUTION_PROCESS_ID": str(k)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for k in range(count)
+    ]
+    try:
+        outputs = [member.communicate(timeout=timeout) for member in members]
+    finally:
+        for member in members:
+            member.kill()
+    last_lines = [(out.splitlines() or [""])[-1] for out, _ in outputs]  # Gloo says above it that it is there
+    return [member.returncode for member in members], last_lines, [err for _, err in outputs]
+
+
+def trained_together(folder, steps, stop_at=0):
+    return together(lambda k: [sys.executable, "-c", MEMBER, str(folder), str(steps), str(stop_at), str(k)])
+
+
+def test_two_processes_train_as_one_does(tmp_path):
+    """Each with a device and half of every batch; one writes, both have the same weights."""
+    pytest.importorskip("jax")
+    one, weights = trained(tmp_path, "jax", 1, "plain")
+    statuses, said, _ = trained_together(tmp_path / "two", 2)
+    two, others = contents(tmp_path / "two")
+    assert statuses == [0, 0] and two["status"] == "finished"
+    assert said[0].startswith("weights ") and said[0] == said[1]
+    assert abs(one["result"]["train_loss"] - two["result"]["train_loss"]) < 1e-4
+    assert abs(one["result"]["test_loss"] - two["result"]["test_loss"]) < 1e-3
+    values = [key for key in weights if weights[key].ndim > 1]
+    assert max(np.abs(weights[key].astype("float64") - others[key]).max() for key in values) < 1e-3
+    assert len((tmp_path / "two" / "metrics.csv").read_text().splitlines()) == 2  # one row, written once
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_all_after_the_same_step_and_they_resume_to_the_bit(tmp_path):
+    pytest.importorskip("jax")
+    assert trained_together(tmp_path / "whole", 5)[0] == [0, 0]
+    assert trained_together(tmp_path / "stopped", 5, stop_at=2)[0] == [143, 143]
+    stopped = json.loads((tmp_path / "stopped" / "run.json").read_text())
+    assert stopped["status"] == "interrupted" and stopped["step"] == 2
+    statuses, said, _ = trained_together(tmp_path / "stopped", 5)
+    assert statuses == [0, 0] and said[0] == said[1]
+    (_, whole), (_, resumed) = contents(tmp_path / "whole"), contents(tmp_path / "stopped")
+    assert all((whole[key] == resumed[key]).all() for key in whole)
+
+
+@pytest.mark.parametrize(
+    ("variables", "backend", "words"),
+    [
+        ({"JOB_ADDRESSES": "127.0.0.1:1"}, "jax", "KERAS_DISTRIBUTION_NUM_PROCESSES is not; set all three"),
+        (
+            {"JOB_ADDRESSES": "127.0.0.1:1", "NUM_PROCESSES": "2", "PROCESS_ID": "0"},
+            "tensorflow",
+            "tensorflow trains on one machine; set KERAS_BACKEND=jax",
+        ),
+    ],
+)
+def test_machines_that_cannot_be_joined_are_refused(monkeypatch, variables, backend, words):
+    for name, value in variables.items():
+        monkeypatch.setenv(f"KERAS_DISTRIBUTION_{name}", value)
+    monkeypatch.setattr(distribute.keras.backend, "backend", lambda: backend)
+    with pytest.raises(InputError, match=words):
+        distribute.join()
+
+
+@pytest.mark.slow
+def test_an_error_in_one_process_ends_all_with_a_sentence(tmp_path):
+    """The first cannot make its folder; the second would wait for it for ever."""
+    pytest.importorskip("jax")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    command = [sys.executable, "-m", "keras_preact", "train", "--depth", "8", "--steps", "2", "--distribute", "2"]
+    out = ["--out", str(tmp_path / "taken")]
+    statuses, _, said = together(lambda k: [*command, *out], KERAS_BACKEND="jax")
+    assert statuses == [2, 2]
+    assert "exists already and is not overwritten" in said[0]
+    assert "another process of this training cannot begin" in said[1]
+    assert "Traceback" not in said[0] + said[1]
