@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import os
+from pathlib import Path
 
 
 def _hide(*packages: str) -> None:
@@ -19,6 +20,9 @@ if os.environ.get("KERAS_PREACT_TESTS_HIDE_TENSORFLOW"):
     _hide("tensorflow", "tensorflow_datasets")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+# JAX compiles in every process anew, a second for each shape of random weights: the tests' processes share it.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import keras
 import numpy as np

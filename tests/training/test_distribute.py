@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+from functools import cache
 
 import numpy as np
 import pytest
@@ -49,6 +50,12 @@ def trained(tmp_path, backend, devices, form):
     return contents(folder)
 
 
+@pytest.fixture(scope="module")
+def on_one_device(tmp_path_factory):
+    """What one device does, trained once a backend: run.json and weights."""
+    return cache(lambda backend: trained(tmp_path_factory.mktemp("one"), backend, 1, "plain"))
+
+
 def contents(folder):
     with np.load(max(folder.glob("checkpoints/*.npz"))) as data:
         weights = {key: data[key] for key in data.files if key != "about"}
@@ -56,19 +63,21 @@ def contents(folder):
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_two_devices_train_as_one_does(tmp_path, backend):
+@pytest.mark.parametrize("devices", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_devices_train_as_one_does(tmp_path, on_one_device, backend, devices):
     """Augmentation and all: each share is drawn as it would be on one device."""
     pytest.importorskip(backend)
-    (one, weights), (two, others) = (trained(tmp_path, backend, *how) for how in ((1, "plain"), (2, "sync")))
+    (one, weights), (two, others) = on_one_device(backend), trained(tmp_path, backend, devices, "sync")
     assert abs(one["result"]["train_loss"] - two["result"]["train_loss"]) < 1e-4
     assert abs(one["result"]["test_loss"] - two["result"]["test_loss"]) < 1e-3
-    assert two["config"]["devices"] == 2
+    assert two["config"]["devices"] == devices
     differences = {key: np.abs(weights[key].astype("float64") - others[key]).max() for key in weights}
     values = [key for key in weights if weights[key].ndim > 1]  # kernels and their momenta
-    assert max(differences[key] for key in values) < 1e-3
-    assert any(differences[key] > 0 for key in values)  # the sums were taken in another order: there were two
+    assert max(differences[key] for key in values) < 5e-3
+    assert any(differences[key] > 0 for key in values)  # the sums were taken in another order: there were several
 
 
+@pytest.mark.slow
 def test_batch_norms_of_each_share_are_another_network(tmp_path):
     """Without synchronization the losses differ by more than rounding; the moving statistics are those of all."""
     pytest.importorskip("tensorflow")
@@ -98,7 +107,7 @@ def test_tensorflows_strategy_for_several_machines_is_refused(monkeypatch):
     tf = pytest.importorskip("tensorflow")
     strategy = object.__new__(tf.distribute.MultiWorkerMirroredStrategy)
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
-    with pytest.raises(InputError, match=r"fails with Keras 3; use KERAS_BACKEND=jax"):
+    with pytest.raises(InputError, match=r"fails with Keras 3; set KERAS_BACKEND=jax"):
         distribute.check_devices(1)
 
 
@@ -173,10 +182,10 @@ def trained_together(folder, steps, stop_at=0):
     return together(lambda k: [sys.executable, "-c", MEMBER, str(folder), str(steps), str(stop_at), str(k)])
 
 
-def test_two_processes_train_as_one_does(tmp_path):
+def test_two_processes_train_as_one_does(tmp_path, on_one_device):
     """Each with a device and half of every batch; one writes, both have the same weights."""
     pytest.importorskip("jax")
-    one, weights = trained(tmp_path, "jax", 1, "plain")
+    one, weights = on_one_device("jax")
     statuses, said, _ = trained_together(tmp_path / "two", 2)
     two, others = contents(tmp_path / "two")
     assert statuses == [0, 0] and two["status"] == "finished"
@@ -184,7 +193,7 @@ def test_two_processes_train_as_one_does(tmp_path):
     assert abs(one["result"]["train_loss"] - two["result"]["train_loss"]) < 1e-4
     assert abs(one["result"]["test_loss"] - two["result"]["test_loss"]) < 1e-3
     values = [key for key in weights if weights[key].ndim > 1]
-    assert max(np.abs(weights[key].astype("float64") - others[key]).max() for key in values) < 1e-3
+    assert max(np.abs(weights[key].astype("float64") - others[key]).max() for key in values) < 5e-3
     assert len((tmp_path / "two" / "metrics.csv").read_text().splitlines()) == 2  # one row, written once
 
 
