@@ -3,6 +3,7 @@
 # make test-slow  the tests that take longer
 # make lab        open the course in JupyterLab
 # make bench      speed and memory against what people use today, into runs/benchmarks
+# make reproduce  what is missing of the paper's tables, and what it would cost on this machine; BUDGET=smoke, cpu, paper
 # make site       write the course as web pages into build/site
 # make notebooks  run every notebook again and store its outputs
 #
@@ -13,6 +14,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= 2
+BUDGET ?= cpu
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -20,7 +22,7 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 QUIET = KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
-.PHONY: demo test test-slow lab bench site notebooks
+.PHONY: demo test test-slow lab bench reproduce site notebooks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -42,6 +44,9 @@ lab: $(VENV)/installed
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks
+
+reproduce: $(VENV)/installed
+	$(BIN)/keras-preact reproduce all --budget $(BUDGET) --cost
 
 site: $(VENV)/installed-tests
 	$(BIN)/python notebooks/build_site.py

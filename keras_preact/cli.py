@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
 
     reproduce = commands.add_parser("reproduce", help="run what is missing of a table of the paper, and print it")
     reproduce.add_argument(
-        "table", metavar="TABLE", help="table1, table2, table3, table5, extensions, warmup or initialization"
+        "table", metavar="TABLE", help="table1, table2, table3, table5, extensions, warmup, initialization or all"
     )
     reproduce.add_argument("--budget", default="smoke", help="smoke (minutes, default), cpu (hours) or paper (a GPU)")
     reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows by name (default: all of the budget)")
@@ -94,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
     )
     reproduce.add_argument("--results", type=Path, default=Path("results"), help="folder of results that are kept")
     reproduce.add_argument("--list", action="store_true", help="name the rows and what is missing, and stop")
+    reproduce.add_argument("--cost", action="store_true", help="as --list, with the time it would take on this machine")
     reproduce.set_defaults(run=_reproduce)
 
     results = commands.add_parser("results", help="write the page of the results folder, README.md, from its runs")
@@ -348,40 +349,75 @@ def _reproduce(options: argparse.Namespace) -> None:
         Store,
         cells,
         lines,
-        plan,
         run_missing,
         without_empty_columns,
     )
-    from keras_preact.training import default_precision
 
     if options.table == "initialization":
         _initialization(options)
         return
-    experiment = EXPERIMENTS[check_choice("table", options.table, [*EXPERIMENTS, "initialization"])]
+    name = check_choice("table", options.table, [*EXPERIMENTS, "initialization", "all"])
     budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)]
-    jobs = plan(
-        experiment,
-        budget,
-        rows=options.rows,
-        seeds=options.seeds,
-        out=options.out,
-        results=[options.results],
-        precision=options.precision or default_precision(),
-        data_dir=options.data_dir,
+    if name == "all" and options.rows:
+        raise InputError("each table has its own rows; name one table, or leave out --rows")
+    experiments = (
+        [e for e in EXPERIMENTS.values() if any(map(budget.holds, e.rows))] if name == "all" else [EXPERIMENTS[name]]
     )
-    if options.list:
-        states = ["finished" if job.run else "begun" if job.is_begun else "missing" for job in jobs]
-        rows = [[job.row.name, str(job.config.seed), state] for job, state in zip(jobs, states, strict=True)]
-        console.print(table(["row", "seed", ""], rows))
+    jobs = _jobs(options, experiments, budget)
+    if options.list or options.cost:
+        _list(options, jobs)
         return
-    run_missing(jobs, options.data_dir, _progress, say)
-    chosen = experiment.select(options.rows)
-    found = lines(experiment, budget, Store([options.out, options.results]), chosen)
-    # Names instead of titles and networks: a terminal has 80 columns.
-    rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
-    console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))
-    networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
-    say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
+    run_missing([job for _, job in jobs], options.data_dir, _progress, say)
+    for experiment in experiments:
+        found = lines(experiment, budget, Store([options.out, options.results]), experiment.select(options.rows))
+        # Names instead of titles and networks: a terminal has 80 columns.
+        rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
+        console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))
+        networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
+        say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
+
+
+def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) -> list[tuple[str, Any]]:
+    """Return the runs of some tables, each once, with the name of its first table."""
+    from keras_preact.experiments import plan
+    from keras_preact.experiments.store import identity
+    from keras_preact.training import default_precision
+
+    found: dict[str, tuple[str, Any]] = {}
+    for experiment in experiments:
+        planned = plan(
+            experiment,
+            budget,
+            rows=options.rows,
+            seeds=options.seeds,
+            out=options.out,
+            results=[options.results],
+            precision=options.precision or default_precision(),
+            data_dir=options.data_dir,
+        )
+        for job in planned:
+            found.setdefault(identity(job.config), (experiment.name, job))
+    return list(found.values())
+
+
+def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]]) -> None:
+    """Print which runs are finished, begun and missing, and what those would cost."""
+    from keras_preact.console import console, say, table
+    from keras_preact.experiments import costs, duration
+
+    states = ["finished" if job.run else "begun" if job.is_begun else "missing" for _, job in jobs]
+    rows = [[name, job.row.name, str(job.config.seed), state] for (name, job), state in zip(jobs, states, strict=True)]
+    heads = ["table", "row", "seed", ""]
+    if options.cost:
+        seconds = costs([job for _, job in jobs], say)
+        rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
+        heads.append("time here")
+    console.print(table(heads, rows))
+    missing = len(states) - states.count("finished")
+    say(f"{missing} of {len(states)} runs are not finished.")
+    if options.cost and missing:
+        total = sum(cost for cost in seconds if cost is not None)
+        say(f"From their first step they would take {duration(total)} on this machine, timed just now.")
 
 
 def _initialization(options: argparse.Namespace) -> None:

@@ -167,6 +167,24 @@ def test_a_transformer_by_name_is_described_and_inspected(here, capsys):
     assert "after the addition: LayerNormalization" in capsys.readouterr().out
 
 
+def test_reproduce_says_what_the_missing_runs_would_cost(here, capsys, monkeypatch):
+    monkeypatch.setattr("keras_preact.experiments.cost.seconds_of", lambda config: 90.0 * config.options["depth"])
+    assert main(["reproduce", "table2", "--rows", "original-110", "original-164", "--seeds", "2", "--cost"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("timing") == 2  # a network is timed once, whatever the seed
+    assert printed.count("12 min") == 2 and "57 min on this machine" in printed
+    assert not (here / "runs").exists()
+
+
+def test_reproduce_lists_each_run_of_all_tables_once(here, capsys):
+    assert main(["reproduce", "all", "--budget", "paper", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("original-110" in line for line in lines) == 0  # Table 1 has it, under another name
+    assert {line.split()[0] for line in lines if line.endswith("missing")} == {
+        "table1", "table2", "table3", "table5", "extensions", "warmup"
+    }  # fmt: skip
+
+
 def test_reproduce_lists_what_is_missing(here, capsys):
     assert main(["reproduce", "table2", "--budget", "cpu", "--list", "--seeds", "2"]) == 0
     printed = text(capsys)
@@ -215,7 +233,11 @@ REFUSED = {
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has its depth in its name"),
     "model": (["info", "nowhere.keras"], "known: "),
-    "table": (["reproduce", "table9"], "known: table1, table2, table3, table5, extensions, warmup, initialization"),
+    "table": (
+        ["reproduce", "table9"],
+        "known: table1, table2, table3, table5, extensions, warmup, initialization, all",
+    ),
+    "rows of every table": (["reproduce", "all", "--rows", "original"], "each table has its own rows"),
     "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),
     "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; drop --dim"),
     "order by name and by option": (

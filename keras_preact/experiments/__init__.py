@@ -1,5 +1,6 @@
 """The paper's tables as grids of runs; what runs the missing ones; the store of results."""
 
+from keras_preact.experiments.cost import costs
 from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
 from keras_preact.experiments.initialization import InitialGradients, initial_gradients, record_initial_gradients
 from keras_preact.experiments.report import COLUMNS, Line, cells, lines, markdown, without_empty_columns, write_results
@@ -19,6 +20,7 @@ __all__ = [
     "Run",
     "Store",
     "cells",
+    "costs",
     "duration",
     "initial_gradients",
     "keep",

@@ -1,0 +1,39 @@
+"""What runs would cost here: timed on the networks themselves."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, cost, costs, plan
+
+
+def test_twice_the_steps_cost_about_twice_the_time(tmp_path, monkeypatch):
+    """The clock's figures are made up; the steps and tests that it sees are real."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: float(next(ticks))))
+    (job,) = plan(EXPERIMENTS["table1"], BUDGETS["smoke"], rows=["original"], out=tmp_path)
+    recipe = job.config.recipe
+    once = cost.seconds_of(job.config)
+    # 62 steps of a second, an epoch, and a test of a second over all of the 1,000 test images.
+    assert once == 62 * 1 + 1 * 1
+    longer = dataclasses.replace(job.config, recipe=recipe.with_steps(2 * recipe.steps))
+    assert cost.seconds_of(longer) == 2 * once
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("row", ["cifar100-164-original", "cifar10-110-original"])
+def test_data_that_are_not_here_are_stood_in_for(row):
+    (chosen,) = EXPERIMENTS["table3"].select([row])
+    config = BUDGETS["cpu"].config(chosen, seed=0, precision="float32", data_dir="nowhere")
+    dataset, images, tested = cost._stand_in(config)
+    assert (images, tested) == (50_000, 10_000)
+    assert dataset.image_shape == (32, 32, 3) and dataset.classes == (100 if "cifar100" in row else 10)
+    assert len(dataset.train) >= config.recipe.batch_size
+
+
+def test_finished_runs_cost_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "seconds_of", lambda config: 60.0)
+    jobs = plan(EXPERIMENTS["table1"], BUDGETS["smoke"], rows=["original", "conv"], seeds=2, out=tmp_path)
+    jobs[0] = dataclasses.replace(jobs[0], run=object())
+    assert costs(jobs) == [None, 60.0, 60.0, 60.0]
