@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,39 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", alpha=0.3)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
+def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str], title: str = "") -> Figure:
+    """Return the training curves of a table, a panel a row, in front of those of the row that it is compared with.
+
+    As in the paper's Figs. 3 and 6: dashed is training, solid is test. All panels have the same axes.
+
+    Args:
+        runs: rows of metrics.csv, by the table's row.
+        references: for each row the one that it is compared with; itself, where it is the first of its kind.
+        title: above the figure.
+    """
+    shown = {name: rows for name, rows in runs.items() if references[name] != name} or dict(runs)
+    alt = (
+        f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, a panel a row; "
+        "grey is the row that it is compared with."
+    )
+    down = -(-len(shown) // 3)
+    figure = _figure(alt, 10.5, 0.9 + 2.1 * down, title)
+    grid = figure.subplots(down, 3, sharex=True, sharey=True, squeeze=False)
+    for axes, (name, rows) in zip(grid.flat, shown.items(), strict=False):
+        for whose, colour in ((runs.get(references[name], []), "0.6"), (rows, COLOURS[0])):
+            steps = [row["step"] for row in whose]
+            axes.plot(steps, [row["train_error"] for row in whose], "--", color=colour, linewidth=1)
+            axes.plot(steps, [row["test_error"] for row in whose], "-", color=colour, linewidth=1.5)
+        axes.set_title("\n".join(textwrap.wrap(name, 44)), fontsize=8)
+        axes.grid(alpha=0.3)
+    for axes in grid.flat[len(shown) :]:
+        axes.set_axis_off()
+    grid[0, 0].set(xlim=(0, None), ylim=(0, None))
+    figure.supxlabel("training steps (mini-batches)", fontsize=9)
+    figure.supylabel("error (%)", fontsize=9)
     return figure
 
 

@@ -3,7 +3,16 @@
 from keras_preact.experiments.cost import costs
 from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
 from keras_preact.experiments.initialization import InitialGradients, initial_gradients, record_initial_gradients
-from keras_preact.experiments.report import COLUMNS, Line, cells, lines, markdown, without_empty_columns, write_results
+from keras_preact.experiments.report import (
+    COLUMNS,
+    Line,
+    cells,
+    lines,
+    markdown,
+    verdict,
+    without_empty_columns,
+    write_results,
+)
 from keras_preact.experiments.runner import Job, duration, plan, run_missing
 from keras_preact.experiments.store import Run, Store, keep
 
@@ -29,6 +38,7 @@ __all__ = [
     "plan",
     "record_initial_gradients",
     "run_missing",
+    "verdict",
     "without_empty_columns",
     "write_results",
 ]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class Line:
         errors: our test errors (%), by seed.
         fails_above: the error above which training has failed.
         losses: our test losses of the last epoch, by seed.
+        runs: what was run, by seed.
     """
 
     row: Row
@@ -36,6 +38,7 @@ class Line:
     errors: tuple[float, ...]
     fails_above: float = paper.FAILS_ABOVE
     losses: tuple[float, ...] = ()
+    runs: tuple[Run, ...] = ()
 
     @property
     def median(self) -> float | None:
@@ -68,7 +71,7 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
             runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
             limit = runs[0].fails_above if runs else paper.FAILS_ABOVE
             errors, losses = (tuple(getattr(run, what) for run in runs) for what in ("error", "loss"))
-            found.append(Line(row, budget.network(row), errors, limit, losses))
+            found.append(Line(row, budget.network(row), errors, limit, losses, tuple(runs)))
     return found
 
 
@@ -84,6 +87,59 @@ def cells(line: Line, budget: Budget) -> list[str]:
         line.difference,
         f"{statistics.median(line.losses):.2f}" if line.losses else "",
     ]
+
+
+def verdict(found: Sequence[Line], judges: bool = True) -> str:
+    """Say, as Markdown, which rows differ from the first of their network as published, which do not, which lack.
+
+    How large a difference one seed can show is not judged: the numbers are there to be looked at.
+
+    Args:
+        found: the lines of a table.
+        judges: whether the paper's criterion of failing means anything in this budget.
+    """
+    said: dict[str, list[str]] = {"as published": [], "not as published": [], "not run": []}
+    for line in found:
+        reference = next(one for one in found if _sort(one) == _sort(line))
+        if line is reference or line.row.published is None or reference.row.published is None:
+            continue
+        if line.median is None or reference.median is None:
+            said["not run"].append(line.row.title)
+            continue
+        published = _apart(line.row.published.value, reference.row.published.value)
+        ours = line.median - reference.median
+        failing = judges and line.median > line.fails_above
+        words = f"published {_signed(published)}, ours {_signed(ours, failing)}"
+        agrees = published * ours > 0 and (failing or not math.isinf(published))
+        said["as published" if agrees else "not as published"].append(f"{line.row.title}: {words}")
+    if not said["as published"] and not said["not as published"]:
+        return ""
+    head = "Against the first row of the same network and data, in points of test error:\n"
+    listed = [line for kind, rows in said.items() if rows for line in (f"* {kind}:", *(f"  * {row}" for row in rows))]
+    return "\n".join([head, *listed, ""])
+
+
+def _sort(line: Line) -> tuple[str, str]:
+    return line.row.network, line.row.dataset
+
+
+def _apart(value: float | None, reference: float | None) -> float:
+    """Return the difference of two published errors, of which the first may be "fails": infinite then."""
+    assert reference is not None  # no first row of a published table fails
+    return math.inf if value is None else value - reference
+
+
+def _signed(difference: float, failing: bool = False) -> str:
+    """Return a difference with its sign; one without end is a failure."""
+    if math.isinf(difference):
+        return "fails"
+    return f"{difference:+.2f}" + (" (fails)" if failing else "")
+
+
+def machines(found: Sequence[Line]) -> str:
+    """Say on what the runs of a table ran, in words."""
+    runs = {run.folder.path: run for line in found for run in line.runs}.values()
+    return "; ".join(f"{count} on {where}" for where, count in Counter(_machine(run) for run in runs).most_common())
 
 
 def without_empty_columns(heads: Sequence[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -107,7 +163,8 @@ def write_results(results: Path) -> Path:
         for experiment in EXPERIMENTS.values():
             found = lines(experiment, budget, store)
             if any(line.errors for line in found):
-                parts += [markdown(experiment, budget, found), _figure(experiment, budget, found, results)]
+                parts += [markdown(experiment, budget, found), *_figures(experiment, budget, found, results)]
+                parts.append(verdict(found, budget.judges))
     parts += _rules_tables(store)
     folders = [RunFolder(path.parent) for path in sorted(results.glob("*/run.json"))]
     others = [(run, run.record()) for run in folders]
@@ -182,14 +239,17 @@ _PROFILES = (
 )
 
 
-def _figure(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> str:
-    """Draw a table beside the page; return the Markdown that shows it."""
-    from keras_preact.plots import alt_text, draw, table_figure
+def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> Iterator[str]:
+    """Draw a table, and its training curves, beside the page; yield the Markdown that shows them."""
+    from keras_preact.plots import alt_text, draw, table_curves_figure, table_figure
 
     title = f"{experiment.name}, budget {budget.name}"
-    figure = table_figure(found, title, _limit(found) if budget.judges else None)
-    path = draw(figure, results / f"{experiment.name}-{budget.name}.svg")
-    return f"![{alt_text(figure)}]({path.name})\n"
+    table = table_figure(found, title, _limit(found) if budget.judges else None)
+    curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
+    references = {line.row.title: next(one for one in found if _sort(one) == _sort(line)).row.title for line in found}
+    for name, figure in (("", table), ("-curves", table_curves_figure(curves, references, title))):
+        path = draw(figure, results / f"{experiment.name}-{budget.name}{name}.svg")
+        yield f"![{alt_text(figure)}]({path.name})\n"
 
 
 def _limit(found: Sequence[Line]) -> float:
@@ -223,21 +283,21 @@ def _runs_table(store: Store) -> str:
     ]
     for run in store.runs:
         record, config = run.record, run.config
-        hardware = record["environment"]["hardware"]
-        machine = (
-            ", ".join(hardware["accelerators"])
-            or f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}"
-        )
         name = run.folder.path.name
         diverged = record.get("diverged")
         error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {_unit(run)}"
         data = config.dataset + (f" ({', '.join(config.only)})" if config.only else "")
         rows.append(
             f"| [{name}]({name}/run.json) | {record['model']['name']} | {data} | {config.recipe.name}, "
-            f"{config.recipe.steps:,} steps | {error} | {record['seconds'] / 60:.0f} | {machine}, "
-            f"{config.precision} |"
+            f"{config.recipe.steps:,} steps | {error} | {record['seconds'] / 60:.0f} | {_machine(run)} |"
         )
     return "\n".join([*rows, ""])
+
+
+def _machine(run: Run) -> str:
+    hardware = run.record["environment"]["hardware"]
+    cores = f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}"
+    return f"{', '.join(hardware['accelerators']) or cores}, {run.config.precision}"
 
 
 def _unit(run: Run) -> str:
@@ -266,4 +326,5 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     rows.insert(1, "|---" * len(heads) + "|")
     note = f" Fails: {experiment.failing}." if budget.judges else " The errors say nothing but that it runs."
     head = f"## {experiment.name}, budget {budget.name}: {experiment.title}"
-    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}", "", *rows, ""])
+    ran = f" Runs: {where}." if (where := machines(found)) else ""
+    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])

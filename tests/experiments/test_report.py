@@ -4,7 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
-from keras_preact.experiments import BUDGETS, EXPERIMENTS, Line, Row, Store, cells, lines, markdown, write_results
+from keras_preact.experiments import (
+    BUDGETS,
+    EXPERIMENTS,
+    Line,
+    Row,
+    Store,
+    cells,
+    lines,
+    markdown,
+    verdict,
+    write_results,
+)
 from keras_preact.paper import FAILS, Published
 from keras_preact.training import RunFolder
 
@@ -26,6 +37,20 @@ def test_failing_is_an_error_above_20_percent_where_that_means_something():
     assert line((20.1,)).ours(judges=True) == "20.10, fails"
     assert line((19.9,)).ours(judges=True) == "19.90"
     assert cells(line((50.0,)), BUDGETS["smoke"])[3] == "50.00"
+
+
+def test_a_verdict_tells_what_agrees_from_what_does_not_and_what_was_not_run():
+    published = {"first": 6.0, "worse": 8.0, "better": 5.0, "lost": None, "half lost": None, "later": 7.0}
+    errors = {"first": (12.0,), "worse": (13.0,), "better": (12.5,), "lost": (30.0,), "half lost": (15.0,), "later": ()}
+    found = [
+        Line(Row(name, name, "110", published=Published(value, "L")), "ResNet-32", errors[name])
+        for name, value in published.items()
+    ]
+    agrees, differs, missing = verdict(found).split("* as published:")[1].replace("not run:", "* not").split("* not")
+    assert "worse: published +2.00, ours +1.00" in agrees and "lost: published fails, ours +18.00 (fails)" in agrees
+    assert "better: published -1.00, ours +0.50" in differs and "half lost: published fails, ours +3.00" in differs
+    assert "later" in missing and "first" not in agrees + differs + missing
+    assert verdict([Line(Row("ours", "ours", "110"), "ResNet-32", (9.0,))]) == ""
 
 
 def made_up_run(folder, config, error):
