@@ -69,5 +69,5 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-tests: pyproject.toml $(VENV)/installed
 	@echo "installing what the tests need into $(VENV)"
-	$(PIP) --editable '.[test]'
+	$(PIP) --editable '.[test,export]'
 	@touch $@
