@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.training.distribute import process
 from keras_preact.version import __version__
 
 METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
@@ -180,7 +181,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a run ran on: versions, commit, hardware, time. No host name, no path.
+    """Return what a run ran on: versions, commit, hardware, time, and of several processes their number. No host name.
 
     >>> sorted(environment())
     ['commit', 'hardware', 'started', 'versions']
@@ -190,6 +191,7 @@ def environment() -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(),
         "hardware": hardware(),
+        **({"processes": count} if (count := process()[1]) > 1 else {}),
     }
 
 

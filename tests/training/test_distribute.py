@@ -189,6 +189,7 @@ def test_two_processes_train_as_one_does(tmp_path, on_one_device):
     statuses, said, _ = trained_together(tmp_path / "two", 2)
     two, others = contents(tmp_path / "two")
     assert statuses == [0, 0] and two["status"] == "finished"
+    assert two["environment"]["processes"] == 2 and "processes" not in one["environment"]
     assert said[0].startswith("weights ") and said[0] == said[1]
     assert abs(one["result"]["train_loss"] - two["result"]["train_loss"]) < 1e-4
     assert abs(one["result"]["test_loss"] - two["result"]["test_loss"]) < 1e-3
