@@ -82,7 +82,9 @@ def parser() -> argparse.ArgumentParser:
 
     reproduce = commands.add_parser("reproduce", help="run what is missing of a table of the paper, and print it")
     reproduce.add_argument(
-        "table", metavar="TABLE", help="table1, table2, table3, table5, extensions, warmup, initialization or all"
+        "table",
+        metavar="TABLE",
+        help="table1, table2, table3, table5, resnet20, extensions, warmup, initialization or all",
     )
     reproduce.add_argument("--budget", default="smoke", help="smoke (minutes, default), cpu (hours) or paper (a GPU)")
     reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows by name (default: all of the budget)")

@@ -253,5 +253,5 @@ Xiong et al. 2020, Theorem 1: O(d √(ln d / L)) in the pre-norm order, O(d √l
 WARMUP_BLEU = {("post_norm", 0): 8.45, ("post_norm", 4000): 34.0}
 """Xiong et al. 2020: BLEU on IWSLT14 De-En with Adam, by order and steps of warm-up; the second is "about 34"."""
 
-FIRST_RESNET_ERRORS = {20: 8.75, 1202: 7.93}
+FIRST_RESNET_ERRORS = {20: Published(8.75, "M"), 1202: Published(7.93, "M")}
 """Of the original ResNet on CIFAR-10, by depth (He et al., Deep Residual Learning, 2015)."""

@@ -181,7 +181,7 @@ def test_reproduce_lists_each_run_of_all_tables_once(here, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert sum("original-110" in line for line in lines) == 0  # Table 1 has it, under another name
     assert {line.split()[0] for line in lines if line.endswith("missing")} == {
-        "table1", "table2", "table3", "table5", "extensions", "warmup"
+        "table1", "table2", "table3", "table5", "resnet20", "extensions", "warmup"
     }  # fmt: skip
 
 
@@ -235,7 +235,7 @@ REFUSED = {
     "model": (["info", "nowhere.keras"], "known: "),
     "table": (
         ["reproduce", "table9"],
-        "known: table1, table2, table3, table5, extensions, warmup, initialization, all",
+        "known: table1, table2, table3, table5, resnet20, extensions, warmup, initialization, all",
     ),
     "rows of every table": (["reproduce", "all", "--rows", "original"], "each table has its own rows"),
     "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),

@@ -138,6 +138,7 @@ BUDGETS = {
             "smoke",
             "the bundled data once or less, networks of 8 to 29 layers: minutes, and only to see that all of it runs",
             {
+                "20": {"depth": 8},
                 "110": {"depth": 8},
                 "110-single": {"depth": 8, "block": "single"},
                 "164": {"depth": 11, "bottleneck": True},
@@ -173,6 +174,7 @@ BUDGETS = {
             "paper",
             "the paper's depths, data and schedule: hours to weeks on a GPU",
             {
+                "20": {"depth": 20},
                 "110": {"depth": 110},
                 "110-single": {"depth": 110, "block": "single"},
                 "164": {"depth": 164},
@@ -254,6 +256,16 @@ def _table_3() -> Experiment:
     return Experiment("table3", "depth; CIFAR-10 and CIFAR-100", tuple(rows))
 
 
+def _resnet_20() -> Experiment:
+    """The one network whose whole schedule a processor gets through; its budget is `paper`."""
+    published = {"original": paper.FIRST_RESNET_ERRORS[20], "full_preactivation": None}
+    rows = [
+        Row(placement, f"ResNet-20, {placement.replace('_', ' ')}", "20", {"placement": placement}, published=error)
+        for placement, error in published.items()
+    ]
+    return Experiment("resnet20", "the smallest network, for all of the paper's 64k steps; CIFAR-10", tuple(rows))
+
+
 def _table_5() -> Experiment:
     # Tested on crops of another size than those trained on: none of these errors is that of our runs' 224 crops.
     rows = [
@@ -333,5 +345,5 @@ def _warmup() -> Experiment:
 
 EXPERIMENTS = {
     experiment.name: experiment
-    for experiment in (_table_1(), _table_2(), _table_3(), _table_5(), _extensions(), _warmup())
+    for experiment in (_table_1(), _table_2(), _table_3(), _table_5(), _resnet_20(), _extensions(), _warmup())
 }

@@ -145,12 +145,11 @@ def check_devices(count: int) -> None:
             )
     elif count > 1 and keras.backend.backend() != "jax":
         raise InputError(f"the {keras.backend.backend()} backend trains on one device; use tensorflow or jax")
-    if count > len(devices()):
-        raise InputError(f"there are {len(devices())} devices here, not {count}; give --distribute {len(devices())}")
-    if process()[1] > 1 and count < len(devices()):
+    if count > (here := len(devices())):
+        raise InputError(f"this asks for {count} devices, and here are {here}; give --distribute {here}")
+    if process()[1] > 1 and count < here:
         raise InputError(
-            f"the {process()[1]} processes have {len(devices())} devices and share each batch among all; "
-            f"give --distribute {len(devices())}"
+            f"the {process()[1]} processes have {here} devices and share each batch among all; give --distribute {here}"
         )
 
 

@@ -89,7 +89,7 @@ def test_batch_norms_of_each_share_are_another_network(tmp_path):
     ("count", "words"),
     [
         (0, "number of devices is 0"),
-        (len(distribute.devices()) + 1, f"there are {len(distribute.devices())} devices here"),
+        (len(distribute.devices()) + 1, f"and here are {len(distribute.devices())}; give --distribute"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(count, words):
