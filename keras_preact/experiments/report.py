@@ -204,14 +204,14 @@ def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
     if not runs:
         return []
     found = {run.path.name: read_inspection(run.path) for run in runs}
+    precisions = {run.path.name: run.record()["config"].get("precision", "float32") for run in runs}
     rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
     for name, entry in found.items():
         x = entry.forward[0].x.variance, entry.forward[-1].x.variance
         numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
         numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
-        rows.append(
-            " | ".join([f"| [{name}]({name}/run.json)", entry.model, entry.state, entry.images, *numbers]) + " |"
-        )
+        what = [f"[{name}]({name}/run.json)", f"{entry.model}, {precisions[name]}", entry.state, entry.images]
+        rows.append("| " + " | ".join([*what, *numbers]) + " |")
     parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", *rows, ""])]
     for count in sorted({len(entry.forward) for entry in found.values()}):
         same = {name: (entry.forward, entry.gradient) for name, entry in found.items() if len(entry.forward) == count}
@@ -235,7 +235,8 @@ PROFILE_COLUMNS = (
 _PROFILES = (
     "Measured by `keras-preact inspect`, with the batch's statistics. Variance of x_l at the first and at the last "
     "unit; the greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage; ‖∂E/∂x_l‖ at the first unit over that after the "
-    "last; and of Eq. (5), in the last stage, the norm of what comes back along the shortcuts alone over ‖∂E/∂x_L‖."
+    "last; and of Eq. (5), in the last stage, the norm of what comes back along the shortcuts alone over ‖∂E/∂x_L‖. "
+    "Sums in bfloat16 are rounded to 8 bits, which Eq. (4) shows."
 )
 
 

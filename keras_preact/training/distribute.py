@@ -7,6 +7,8 @@ With both, a step computes what it computes on one device, but for the batch nor
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +19,8 @@ from keras_preact.errors import InputError, check_positive
 
 MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
 """Keras's own environment variables: address and port of the first process, number of processes, this one's number."""
+PATIENCE = 240
+"""Seconds that a process waits for the first to answer."""
 
 
 def devices() -> list[str]:
@@ -49,12 +53,32 @@ def join() -> None:
     if keras.backend.backend() != "jax":
         raise InputError(f"{keras.backend.backend()} trains on one machine; set KERAS_BACKEND=jax for several")
     try:
+        if int(os.environ[MACHINES[2]]):
+            _await_first(os.environ[MACHINES[0]].split(",")[0])
         keras.distribution.initialize()
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
             f"the processes did not find each other ({str(error).splitlines()[0]}); see that {', '.join(MACHINES)} are "
             "the address and port of the first, the same number on all, and each one's own number from 0"
         ) from None
+
+
+def _await_first(address: str) -> None:
+    """Wait until the first process answers: JAX itself ends a process that waits in vain, with a stack trace.
+
+    Raises:
+        OSError: it does not.
+    """
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
 
 
 def process() -> tuple[int, int]:

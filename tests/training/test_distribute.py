@@ -220,12 +220,23 @@ def test_a_signal_to_one_process_stops_all_after_the_same_step_and_they_resume_t
             "tensorflow",
             "tensorflow trains on one machine; set KERAS_BACKEND=jax",
         ),
+        (
+            {"JOB_ADDRESSES": f"127.0.0.1:{free_port()}", "NUM_PROCESSES": "2", "PROCESS_ID": "1"},
+            "jax",
+            "did not find each other .*refused",
+        ),
+        (
+            {"JOB_ADDRESSES": "127.0.0.1:1", "NUM_PROCESSES": "2", "PROCESS_ID": "second"},
+            "jax",
+            "did not find each other .*'second'",
+        ),
     ],
 )
 def test_machines_that_cannot_be_joined_are_refused(monkeypatch, variables, backend, words):
     for name, value in variables.items():
         monkeypatch.setenv(f"KERAS_DISTRIBUTION_{name}", value)
     monkeypatch.setattr(distribute.keras.backend, "backend", lambda: backend)
+    monkeypatch.setattr(distribute, "PATIENCE", 0)
     with pytest.raises(InputError, match=words):
         distribute.join()
 
