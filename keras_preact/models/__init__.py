@@ -26,6 +26,7 @@ from keras_preact.models.imagenet import (
 from keras_preact.models.loading import load_model
 from keras_preact.models.resnet import feature_maps, multiply_adds
 from keras_preact.models.rolling import roll, unroll
+from keras_preact.models.trained import freeze, reestimate_statistics, resized
 from keras_preact.models.transformer import (
     Classification,
     Forecast,
@@ -51,6 +52,7 @@ __all__ = [
     "cifar_units",
     "feature_maps",
     "fold",
+    "freeze",
     "get_network",
     "imagenet_resnet",
     "load_model",
@@ -69,6 +71,8 @@ __all__ = [
     "preact_resnet152",
     "preact_resnet200",
     "prenorm_transformer",
+    "reestimate_statistics",
+    "resized",
     "roll",
     "transformer",
     "unroll",

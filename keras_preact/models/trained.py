@@ -1,0 +1,125 @@
+"""What is done to a trained network: a part frozen, batch norms' statistics estimated again, other image sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preact.data import PerPixelMean
+from keras_preact.errors import InputError, check_positive
+
+
+def freeze(network: keras.Model, before: str | None = None) -> list[str]:
+    """Freeze a network, or its layers before one, for fine-tuning; return the names of the frozen layers.
+
+    A frozen layer keeps its weights, and a frozen batch norm also its statistics: it normalizes with them as at
+    inference, even where the network is called with `training=True`. Compile the model afterwards.
+
+    Args:
+        network: a functional model, such as the networks of this package.
+        before: name of the first layer that stays trainable, or what its name begins with: `"stage3"`, `"logits"`.
+            Default `None`: all are frozen.
+
+    Raises:
+        InputError: no layer has such a name.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> network = cifar_resnet(20)
+    >>> freeze(network, before="stage3")[-1]
+    'stage2_unit03'
+    """
+    names = [layer.name for layer in network.layers]
+    places = range(len(names)) if before is None else [k for k, name in enumerate(names) if name.startswith(before)]
+    if not places:
+        raise InputError(f"no layer's name begins with {before!r}; the layers are {', '.join(names)}")
+    end = len(names) if before is None else places[0]
+    for layer in network.layers[:end]:
+        layer.trainable = False
+    return names[:end]
+
+
+def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
+    """Estimate the statistics of all batch norms again, over batches as in training; return the number of batches.
+
+    The moving statistics that training leaves lag behind the weights. Afterwards they are the means, over these
+    batches, of each batch's mean and variance. The weights stay as they are; dropout and augmentation layers of the
+    network act as in training.
+
+    Args:
+        network: a model with batch norms that are not frozen; they are changed in place.
+        batches: inputs of the model, each a batch, as large as those of training.
+
+    Raises:
+        InputError: no batch, or no batch norm that is not frozen.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> images = np.random.default_rng(0).normal(size=(32, 32, 32, 3)).astype("float32")
+    >>> reestimate_statistics(cifar_resnet(8), [images[:16], images[16:]])
+    2
+    """
+    layers = network._flatten_layers()  # Keras has no public way to the layers inside layers
+    norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable]
+    if not norms:
+        raise InputError(f"{network.name} has no batch norm that is not frozen; there are no statistics to estimate")
+    momenta = [norm.momentum for norm in norms]
+    count = 0
+    try:
+        for count, batch in enumerate(batches, start=1):
+            for norm in norms:
+                norm.momentum = (count - 1) / count  # the running mean of `count` values
+            network(batch, training=True)
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
+    if not count:
+        raise InputError("there is no batch; give at least one")
+    return count
+
+
+def resized(network: keras.Model, size: int) -> keras.Model:
+    """Return the network with the same weights for square images of another size, as for a test at 320 pixels.
+
+    Args:
+        network: a functional model of images whose weights do not depend on their size; a `PerPixelMean` is taken
+            along where it has one mean for all pixels, as for ImageNet.
+        size: height and width in pixels.
+
+    Raises:
+        InputError: a mean that differs from pixel to pixel, or weights that belong to one size.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> resized(cifar_resnet(8), 48).input_shape
+    (None, 48, 48, 3)
+    """
+    check_positive("size", size)
+    config = network.get_config()
+    for layer in config["layers"]:
+        if layer["class_name"] == "InputLayer":
+            batch, *sides, channels = layer["config"]["batch_shape"]
+            layer["config"]["batch_shape"] = (batch, *(size for _ in sides), channels)
+        layer.pop("build_config", None)  # the shapes of the size before
+    larger = network.__class__.from_config(config)
+    for old, new in zip(network.layers, larger.layers, strict=True):
+        weights = old.get_weights()
+        if isinstance(old, PerPixelMean):
+            weights = [_one_mean(mean, new.mean.shape) for mean in weights]
+        try:
+            new.set_weights(weights)
+        except ValueError:
+            raise InputError(f"the weights of {old.name} belong to one image size; crop the images instead") from None
+    return larger
+
+
+def _one_mean(mean: np.ndarray, shape: Any) -> np.ndarray:
+    if not np.allclose(mean, mean[:1, :1], rtol=0, atol=1e-3):
+        raise InputError("the mean differs from pixel to pixel and belongs to one image size; crop the images instead")
+    return np.broadcast_to(mean[:1, :1], tuple(shape))

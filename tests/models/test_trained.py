@@ -1,0 +1,107 @@
+"""Freezing, statistics estimated again, other image sizes: what stays as it is, and what changes."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.data import PerPixelMean
+from keras_preact.models import cifar_resnet, freeze, imagenet_resnet, reestimate_statistics, resized
+
+
+def batches(count=3, size=16, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(k, 1 + k, (size, 8, 8, 3)).astype("float32") for k in range(count)]
+
+
+def weights(model):
+    return [keras.ops.convert_to_numpy(v) for v in model.variables]
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_frozen_part_stays_as_it_is_through_training_statistics_and_all(rolled):
+    network = cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled)
+    frozen = freeze(network, before="stage3")
+    assert "stem_conv" in frozen and not any(name.startswith(("stage3", "logits")) for name in frozen)
+    before = {layer.name: weights(layer) for layer in network.layers if layer.weights}
+    network.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    network.fit(np.concatenate(batches()), np.arange(48) % 10, batch_size=16, verbose=0)
+    for layer in network.layers:
+        same = [np.array_equal(a, b) for a, b in zip(before.get(layer.name, []), weights(layer), strict=True)]
+        assert all(same) if layer.name in frozen else not any(same)
+
+
+def test_a_frozen_network_computes_in_training_what_it_does_at_inference():
+    network = cifar_resnet(8, input_shape=(8, 8, 3))
+    reestimate_statistics(network, batches())
+    x = batches(1)[0]
+    assert np.abs(np.asarray(network(x, training=True)) - np.asarray(network(x, training=False))).max() > 1e-3
+    assert freeze(network) == [layer.name for layer in network.layers]
+    assert np.array_equal(np.asarray(network(x, training=True)), np.asarray(network(x, training=False)))
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_statistics_are_the_means_over_the_batches(rolled):
+    network = cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled)
+    before = [keras.ops.convert_to_numpy(v) for v in network.trainable_variables]
+    shown = batches()
+    assert reestimate_statistics(network, iter(shown)) == len(shown)
+    stem = keras.Model(network.input, network.get_layer("stem_conv").output)
+    maps = [np.asarray(stem(x)) for x in shown]  # the first batch norm of a pre-activation network sees these
+    norms = [n for n in network._flatten_layers() if isinstance(n, keras.layers.BatchNormalization)]
+    (norm,) = (n for n in norms if n.moving_mean.path == "stage1_unit01/norm1/moving_mean")
+    mean = np.mean([m.mean((0, 1, 2)) for m in maps], 0)
+    variance = np.mean([m.var((0, 1, 2)) for m in maps], 0)
+    np.testing.assert_allclose(norm.moving_mean, mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(norm.moving_variance, variance, rtol=1e-4)
+    assert all(n.momentum == 0.9 for n in norms)
+    assert all(np.array_equal(a, b) for a, b in zip(before, network.trainable_variables, strict=True))
+
+
+def test_statistics_do_not_depend_on_what_they_were():
+    one, other = (cifar_resnet(8, input_shape=(8, 8, 3)) for _ in range(2))
+    other.set_weights(one.get_weights())
+    reestimate_statistics(other, batches(seed=7))
+    for network in (one, other):
+        reestimate_statistics(network, batches())
+    for a, b in zip(weights(one), weights(other), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("profile", ["paper", "keras_applications"])
+def test_another_size_has_the_same_weights_and_the_function_of_a_network_built_for_it(profile):
+    network = imagenet_resnet(50, input_shape=(64, 64, 3), classes=5, profile=profile)
+    larger, built = resized(network, 96), imagenet_resnet(50, input_shape=(96, 96, 3), classes=5, profile=profile)
+    built.set_weights(network.get_weights())
+    x = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype("float32")
+    np.testing.assert_allclose(larger(x), built(x), rtol=1e-5, atol=1e-5)
+    assert network.input_shape == (None, 64, 64, 3)
+
+
+def test_a_mean_of_all_pixels_goes_along_and_one_of_each_pixel_does_not():
+    def with_mean(mean):
+        inputs = keras.Input((8, 8, 3), dtype="uint8")
+        layer = PerPixelMean()
+        network = cifar_resnet(8, input_tensor=layer(inputs))
+        layer.mean.assign(mean)
+        return network
+
+    one = np.broadcast_to(np.float32([120, 110, 100]), (8, 8, 3))
+    larger = resized(with_mean(one), 12)
+    np.testing.assert_array_equal(larger.layers[1].mean, np.broadcast_to(one[:1, :1], (12, 12, 3)))
+    with pytest.raises(InputError, match="differs from pixel to pixel"):
+        resized(with_mean(np.arange(192, dtype="float32").reshape(8, 8, 3)), 12)
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda network: freeze(network, before="stage9"), "no layer's name begins with 'stage9'"),
+        (lambda network: reestimate_statistics(network, []), "there is no batch"),
+        (lambda network: reestimate_statistics(network, batches()) if freeze(network) else None, "no batch norm"),
+        (lambda network: resized(network, 0), "size is 0"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(act, words):
+    with pytest.raises(InputError, match=words):
+        act(cifar_resnet(8, input_shape=(8, 8, 3)))
