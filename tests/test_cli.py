@@ -107,7 +107,7 @@ def test_inspect_writes_a_page(here, capsys):
     (here / "results").mkdir()
     assert main(["results", "--keep", "report"]) == 0
     page = (here / "results" / "README.md").read_text()
-    assert "| [report](report/run.json) | resnet8_original | at initialization | 8 bundled test images" in page
+    assert "| [report](report/run.json) | resnet8_original, float32 | at initialization | 8 bundled test images" in page
     assert (here / "results" / "profiles-3-units.svg").exists() and "profiles-3-units.svg" in page
 
 
