@@ -370,8 +370,9 @@ def _reproduce(options: argparse.Namespace) -> None:
         _list(options, jobs)
         return
     run_missing([job for _, job in jobs], options.data_dir, _progress, say)
+    store = Store([options.out, options.results])
     for experiment in experiments:
-        found = lines(experiment, budget, Store([options.out, options.results]), experiment.select(options.rows))
+        found = lines(experiment, budget, store, experiment.select(options.rows))
         # Names instead of titles and networks: a terminal has 80 columns.
         rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
         console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from keras_preact.data import feed, from_arrays
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job
+from keras_preact.experiments.store import identity
 from keras_preact.training.distribute import on_devices
 from keras_preact.training.trainer import TEST_BATCH, Dataset, RunConfig, build_model
 
@@ -103,13 +103,13 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
         jobs: of `plan`.
         say: is told what is being timed.
     """
-    timed: dict[str, float] = {}
+    timed: dict[tuple[str, str], float] = {}
     found: list[float | None] = []
     for job in jobs:
         if job.run is not None:
             found.append(None)
             continue
-        key = json.dumps({**job.config.to_dict(), "seed": None, "data_dir": None}, sort_keys=True)
+        key = identity(job.config, with_seed=False), job.config.precision
         if key not in timed:
             say(f"timing {job.row.title} …")
             timed[key] = seconds_of(job.config)

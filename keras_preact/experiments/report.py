@@ -100,7 +100,7 @@ def verdict(found: Sequence[Line], judges: bool = True) -> str:
     """
     said: dict[str, list[str]] = {"as published": [], "not as published": [], "not run": []}
     for line in found:
-        reference = next(one for one in found if _sort(one) == _sort(line))
+        reference = _reference(line, found)
         if line is reference or line.row.published is None or reference.row.published is None:
             continue
         if line.median is None or reference.median is None:
@@ -119,8 +119,10 @@ def verdict(found: Sequence[Line], judges: bool = True) -> str:
     return "\n".join([head, *listed, ""])
 
 
-def _sort(line: Line) -> tuple[str, str]:
-    return line.row.network, line.row.dataset
+def _reference(line: Line, found: Sequence[Line]) -> Line:
+    """Return the first line of the same network and data: what a line is compared with."""
+    kind = line.row.network, line.row.dataset
+    return next(one for one in found if (one.row.network, one.row.dataset) == kind)
 
 
 def _apart(value: float | None, reference: float | None) -> float:
@@ -247,7 +249,7 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     title = f"{experiment.name}, budget {budget.name}"
     table = table_figure(found, title, _limit(found) if budget.judges else None)
     curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
-    references = {line.row.title: next(one for one in found if _sort(one) == _sort(line)).row.title for line in found}
+    references = {line.row.title: _reference(line, found).row.title for line in found}
     for name, figure in (("", table), ("-curves", table_curves_figure(curves, references, title))):
         path = draw(figure, results / f"{experiment.name}-{budget.name}{name}.svg")
         yield f"![{alt_text(figure)}]({path.name})\n"
