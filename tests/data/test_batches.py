@@ -1,10 +1,12 @@
 """Batches: the order of the data is a function of seed and step."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.data import ArraySplit, TestBatches, TrainBatches
+from keras_preact.data import ArraySplit, TestBatches, TrainBatches, part_of
 from keras_preact.data.batches import as_labels
 
 SPLIT = ArraySplit(np.arange(10, dtype="uint8").reshape(10, 1, 1, 1) * np.ones((1, 8, 8, 3), "uint8"), np.arange(10))
@@ -37,6 +39,39 @@ def test_test_batches_hold_every_image_once_in_order():
     batches = TestBatches(SPLIT, 4)
     assert len(batches) == 3
     assert np.concatenate(seen(batches, 3)).tolist() == list(range(10))
+
+
+def as_pairs(batches):
+    """`PyDataset`s without an end can be indexed, but not walked through."""
+    if hasattr(batches, "num_batches"):
+        assert batches.num_batches is None
+        return map(batches.__getitem__, itertools.count())
+    return iter(batches)
+
+
+def as_stream(batches):
+    tf = pytest.importorskip("tensorflow")
+    pairs = [batches[i] for i in range(batches.num_batches or 5)]
+    signature = (tf.TensorSpec((None, 8, 8, 3), "uint8"), tf.TensorSpec((None,), "int64"))
+    return tf.data.Dataset.from_generator(lambda: iter(pairs), output_signature=signature)
+
+
+def as_generator(batches):
+    return (batches[i] for i in range(batches.num_batches or 5))
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda batches: batches, as_stream, as_generator], ids=["PyDataset", "tf.data", "any"]
+)
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_parts_of_a_batch_are_the_batch_none_twice_and_none_left_out(kind, count):
+    batches = TrainBatches(SPLIT, 8, seed=3)
+    whole = [batches[i] for i in range(5)]
+    parts = [itertools.islice(as_pairs(part_of(kind(batches), index, count)), 5) for index in range(count)]
+    for (images, labels), *shares in zip(whole, *parts, strict=True):
+        assert all(len(share) == 8 // count for _, share in shares)
+        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for part, _ in shares]), images)
+        np.testing.assert_array_equal(np.concatenate([np.asarray(part) for _, part in shares]), labels)
 
 
 @pytest.mark.parametrize("batch_size", [0, -1, 11])
