@@ -44,7 +44,9 @@ def parser() -> argparse.ArgumentParser:
     train = commands.add_parser("train", help="train one network into a run folder")
     _add_network_options(train)
     _add_data_options(train)
-    train.add_argument("--recipe", help="paper, short or demo (default: demo for bundled images, else short)")
+    train.add_argument(
+        "--recipe", help="paper, short, demo, or a profile's (default: demo for bundled images, else short)"
+    )
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, help="length of the training, in passes over the training images")
     length.add_argument("--steps", type=int, help="length of the training, in mini-batches")
@@ -78,6 +80,8 @@ def parser() -> argparse.ArgumentParser:
     evaluate = commands.add_parser("evaluate", help="measure the test error of a run again")
     evaluate.add_argument("folder", type=Path, metavar="RUN")
     evaluate.add_argument("--data-dir", help="where the run's data are, if they have moved")
+    evaluate.add_argument("--image-size", type=int, help="pixels of the test images' crop, as 320 (default: the run's)")
+    evaluate.add_argument("--short-side", type=int, help="pixels of their short side before the crop")
     evaluate.set_defaults(run=_evaluate)
 
     reproduce = commands.add_parser("reproduce", help="run what is missing of a table of the paper, and print it")
@@ -87,6 +91,9 @@ def parser() -> argparse.ArgumentParser:
         help="table1, table2, table3, table5, resnet20, extensions, warmup, initialization or all",
     )
     reproduce.add_argument("--budget", default="smoke", help="smoke (minutes, default), cpu (hours) or paper (a GPU)")
+    reproduce.add_argument(
+        "--profile", default="paper", help="whose networks and recipe, in a table of their own (default: paper)"
+    )
     reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows by name (default: all of the budget)")
     reproduce.add_argument("--seeds", type=int, default=1, help="runs a row (default: 1)")
     reproduce.add_argument("--precision", help="as in train")
@@ -334,7 +341,9 @@ def _evaluate(options: argparse.Namespace) -> None:
     rows = []
     for name in names:
         run = folder.open(folder.path / name)
-        measured = evaluate(run.path, data_dir=options.data_dir)
+        measured = evaluate(
+            run.path, data_dir=options.data_dir, image_size=options.image_size, short_side=options.short_side
+        )
         recorded = run.record()["result"]["test_error"]
         unit = run.record()["data"].get("unit", "%")
         rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
@@ -359,7 +368,7 @@ def _reproduce(options: argparse.Namespace) -> None:
         _initialization(options)
         return
     name = check_choice("table", options.table, [*EXPERIMENTS, "initialization", "all"])
-    budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)]
+    budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)].of(options.profile)
     if name == "all" and options.rows:
         raise InputError("each table has its own rows; name one table, or leave out --rows")
     experiments = (
@@ -377,7 +386,7 @@ def _reproduce(options: argparse.Namespace) -> None:
         rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
         console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))
         networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
-        say(f"Test errors in %. Budget {budget.name}: {budget.what}. {'; '.join(networks)}.")
+        say(f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}. {'; '.join(networks)}.")
 
 
 def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) -> list[tuple[str, Any]]:

@@ -111,6 +111,33 @@ def test_inspect_writes_a_page(here, capsys):
     assert (here / "results" / "profiles-3-units.svg").exists() and "profiles-3-units.svg" in page
 
 
+def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
+    """With one mean for all pixels; where each pixel has its own, a network belongs to one size, and that is said."""
+    train = small(picture_folder, "--steps", "2", "--recipe", "fb_resnet_torch")
+    assert main([*train, "--out", "run"]) == 0
+    recipe = RunFolder.open(here / "run").record()["config"]["recipe"]
+    assert (recipe["inputs"], recipe["nesterov"], recipe["reported"]) == (
+        "per_channel",
+        True,
+        "best epoch on test images",
+    )
+    assert main(["evaluate", "run", "--image-size", "24", "--short-side", "28"]) == 0
+    assert main(["evaluate", "run", "--image-size", "24", "--short-side", "20"]) == 2
+    assert "a square of 24 is not in an image whose short side is 20" in text(capsys)
+    assert main([*small(picture_folder, "--steps", "1"), "--out", "pixels"]) == 0
+    assert main(["evaluate", "pixels", "--image-size", "24"]) == 2
+    assert "the mean differs from pixel to pixel" in text(capsys)
+
+
+def test_reproduce_lists_the_runs_of_another_profile_apart(here, capsys):
+    paper, torch = (
+        ["reproduce", "table2", "--budget", "paper", "--profile", name] for name in ("paper", "fb_resnet_torch")
+    )
+    assert main([*torch, "--list"]) == 0
+    assert "10 of 10 runs are not finished" in text(capsys)
+    assert main([*paper, "--list"]) == 0
+
+
 def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):
     assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 0
     assert main(["inspect", "run", "--images", "3", "--out", "report"]) == 0
@@ -213,7 +240,7 @@ REFUSED = {
     "shortcut": (["train", "--shortcut", "identiti"], "known: identity, "),
     "shortcut's argument": (["train", "--shortcut", "dropout(0.5"], "shortcut"),
     "network": (["train", "--model", "resnet51"], "known: "),
-    "recipe": (["train", "--recipe", "fast"], "known: paper, imagenet, short, adam, demo"),
+    "recipe": (["train", "--recipe", "fast"], "known: paper, imagenet, fb_resnet_torch, "),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
     "steps": (["train", "--steps", "0"], "steps is 0; give a whole number of at least 1"),
     "epochs": (["train", "--epochs", "-1"], "give a whole number of at least 1"),
@@ -255,6 +282,12 @@ REFUSED = {
         ["reproduce", "table3", "--rows", "cifar100-164-original"],
         "not part of the budget smoke",
     ),
+    "profile": (["reproduce", "table1", "--profile", "timmy"], "did you mean 'timm'"),
+    "profile without such networks": (
+        ["reproduce", "table1", "--profile", "timm"],
+        "timm has no CIFAR networks; profiles that have: paper, resnet_1k_layers, fb_resnet_torch",
+    ),
+    "treatment of a run's images": (["train", "--recipe", "keras_applications"], "known: paper, imagenet, fb_"),
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
     "budget without its data": (["reproduce", "table1", "--budget", "cpu", "--data-dir", "none"], "cifar10"),
     "results": (["results", "nowhere"], "nowhere is no folder"),

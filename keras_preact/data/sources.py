@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,12 +79,43 @@ class ImageSplit(Split):
         """Return the images at these indices alone, with these labels."""
         return _Part(self, indices, labels)
 
+    def at(self, image_size: int, short_side: int | None = None) -> ImageSplit:
+        """Return the same images cut to another square, as for a test at 320 pixels.
+
+        Args:
+            image_size: height and width in pixels.
+            short_side: of an image before the middle of it is cut out; default in the proportion of this split.
+
+        Raises:
+            InputError: the images have one size, or the short side is shorter than the square.
+        """
+        height, width, _ = self.image_shape
+        raise InputError(f"the images are all {height}×{width}; leave out the image size")
+
     def mean(self) -> np.ndarray:
         """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
         total = np.zeros(self.image_shape, np.float64)
         for start in range(0, len(self), 1024):
             total += self.batch(np.arange(start, min(start + 1024, len(self))))[0].sum(0, dtype=np.float64)
         return (total / len(self)).astype(np.float32)
+
+    def channel_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and standard deviation of each channel, float32 (channels,), in the pixels' units."""
+        starts = range(0, len(self), 1024)
+        chunks = (self.batch(np.arange(start, min(start + 1024, len(self))))[0] for start in starts)
+        return channel_moments(chunks)
+
+
+def channel_moments(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean and deviation of the last axis of uint8 arrays of any shape."""
+    counts = np.zeros((1, 256), np.int64)  # how often each value stands in each channel
+    for chunk in chunks:
+        channels = np.asarray(chunk).reshape(-1, chunk.shape[-1]).T
+        counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
+    shares = counts / counts.sum(1, keepdims=True)
+    values = np.arange(256)
+    mean = shares @ values
+    return mean.astype(np.float32), np.sqrt(shares @ values**2 - mean**2).astype(np.float32)
 
 
 class ArraySplit(ImageSplit):
@@ -125,20 +156,24 @@ class ArraySplit(ImageSplit):
 
 
 class FolderSplit(ImageSplit):
-    """Image files, read when they are needed: the short side brought to `image_size`, the middle cut out.
+    """Image files, read when they are needed: the short side brought to a length, the middle cut out.
 
     Args:
         root: the folder that names in messages and in the fingerprint are relative to.
         paths: the files.
         labels: integers (n,).
         image_size: pixels, height and width.
+        short_side: pixels, before the middle is cut out; default `image_size`.
     """
 
-    def __init__(self, root: Path, paths: Sequence[Path], labels: Any, image_size: int) -> None:
+    def __init__(
+        self, root: Path, paths: Sequence[Path], labels: Any, image_size: int, short_side: int | None = None
+    ) -> None:
         self.root = root
         self.paths = list(paths)
         self.labels = as_labels(labels)
         self.image_shape = (image_size, image_size, 3)
+        self.short_side = check_short_side(short_side or image_size, image_size)
         self._pool = ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -146,19 +181,22 @@ class FolderSplit(ImageSplit):
         return np.stack(images), self.labels[indices]
 
     def _read(self, path: Path) -> np.ndarray:
-        size = self.image_shape[0]
+        size, short_side = self.image_shape[0], self.short_side
         try:
             with Image.open(path) as file:
                 image = file.convert("RGB")
         except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
             name = path.relative_to(self.root)
             raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
-        scale = size / min(image.size)
-        width, height = (max(size, round(length * scale)) for length in image.size)
+        scale = short_side / min(image.size)
+        width, height = (max(short_side, round(length * scale)) for length in image.size)
         if (width, height) != image.size:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         left, top = (width - size) // 2, (height - size) // 2
         return np.asarray(image)[top : top + size, left : left + size]
+
+    def at(self, image_size: int, short_side: int | None = None) -> FolderSplit:
+        return FolderSplit(self.root, self.paths, self.labels, image_size, short_side)
 
     def readable(self) -> tuple[FolderSplit, list[str]]:
         """Return the images that can be read, and the names of the others: each file is decoded once."""
@@ -182,6 +220,17 @@ class FolderSplit(ImageSplit):
             digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
 
 
+def check_short_side(short_side: int, image_size: int) -> int:
+    """Return the short side of an image out of whose middle a square is cut.
+
+    Raises:
+        InputError: it is shorter than the square.
+    """
+    if short_side < image_size:
+        raise InputError(f"a square of {image_size} is not in an image whose short side is {short_side}; give more")
+    return short_side
+
+
 class _Part(ImageSplit):
     """Some images of another split, under labels of their own."""
 
@@ -193,6 +242,9 @@ class _Part(ImageSplit):
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.whole.batch(self.indices[indices])[0], self.labels[indices]
+
+    def at(self, image_size: int, short_side: int | None = None) -> ImageSplit:
+        return _Part(self.whole.at(image_size, short_side), self.indices, self.labels)
 
     def update_hash(self, digest: Any) -> None:
         self.whole.update_hash(digest)

@@ -6,6 +6,7 @@ The one module of the package that imports tensorflow-datasets, when a function 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 import itertools
 import logging
@@ -18,7 +19,14 @@ from typing import Any
 import numpy as np
 
 from keras_preact.data.sequences import SEQUENCES
-from keras_preact.data.sources import ArraySplit, ImageDataset, ImageSplit, nearest_names
+from keras_preact.data.sources import (
+    ArraySplit,
+    ImageDataset,
+    ImageSplit,
+    channel_moments,
+    check_short_side,
+    nearest_names,
+)
 from keras_preact.errors import InputError
 
 IN_MEMORY_BYTES = 2 * 2**30
@@ -196,14 +204,15 @@ def _in_memory(builder: Any, split: str) -> ArraySplit:
 class _Stream(ImageSplit):
     """A split that is read, decoded and cropped as it goes; the order is a function of (seed, epoch).
 
-    Training images: short side scaled at random (`SCALES`), random crop. Test images: short side scaled to the
-    smaller of `SCALES`, centre crop. Flip and mean are the model's.
+    Training images: short side scaled at random (`SCALES`), random crop. Test images: short side scaled to
+    `short_side`, by default the smaller of `SCALES`, centre crop. Flip and mean are the model's.
     """
 
     def __init__(self, builder: Any, split: str, image_size: int) -> None:
         self.builder = builder
         self.split = split
         self.image_shape = (image_size, image_size, builder.info.features["image"].shape[-1] or 3)
+        self.short_side: float = SCALES[0] * image_size
         labels = self._encoded().map(lambda example: example["label"]).batch(65_536)
         self.labels = np.concatenate(list(labels.as_numpy_iterator())).astype(np.int32)
 
@@ -248,19 +257,28 @@ class _Stream(ImageSplit):
         return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
     def mean(self) -> np.ndarray:
-        """Return the mean of the first 10,000 training images' centres, at every pixel the same, as for ImageNet."""
-        data = self._encoded().take(10_000).map(self._test_image)
-        total = sum(np.asarray(image, np.float64).mean((0, 1)) for image, _ in data.as_numpy_iterator())
-        count = min(10_000, len(self))
-        return np.broadcast_to(np.asarray(total) / count, self.image_shape).astype(np.float32)
+        """Return the mean of the channels, at every pixel the same, as for ImageNet."""
+        return np.broadcast_to(self.channel_moments()[0], self.image_shape).copy()
 
-    def _scaled(self, example: Any, scale: Any) -> Any:
-        """Return the decoded image with its short side `scale` times the crop's."""
+    def channel_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and deviation of each channel, of the first 10,000 training images' centres."""
+        data = self._encoded().take(10_000).map(self._test_image)
+        return channel_moments(image for image, _ in data.as_numpy_iterator())
+
+    def at(self, image_size: int, short_side: int | None = None) -> _Stream:
+        other = copy.copy(self)  # whose labels need not be read again
+        other.image_shape = (image_size, image_size, self.image_shape[-1])
+        default = self.short_side / self.image_shape[0] * image_size
+        other.short_side = default if short_side is None else check_short_side(short_side, image_size)
+        return other
+
+    def _scaled(self, example: Any, short_side: Any) -> Any:
+        """Return the decoded image with its short side of that many pixels."""
         import tensorflow as tf
 
         image = self.builder.info.features["image"].decode_example(example["image"])
         size = tf.cast(tf.shape(image)[:2], tf.float32)
-        factor = scale * self.image_shape[0] / tf.reduce_min(size)
+        factor = short_side / tf.reduce_min(size)
         target = tf.maximum(tf.cast(tf.round(size * factor), tf.int32), self.image_shape[0])
         return tf.image.resize(image, target, antialias=True)
 
@@ -269,14 +287,14 @@ class _Stream(ImageSplit):
 
         key = tf.stack([tf.constant(seed, tf.int64), tf.cast(index, tf.int64)])
         scale = tf.random.stateless_uniform([], key, *SCALES)
-        image = self._scaled(example, scale)
+        image = self._scaled(example, scale * self.image_shape[0])
         image = tf.image.stateless_random_crop(image, self.image_shape, key + 1)
         return _as_uint8(image), example["label"]
 
     def _test_image(self, example: Any) -> tuple[Any, Any]:
         import tensorflow as tf
 
-        image = self._scaled(example, SCALES[0])
+        image = self._scaled(example, self.short_side)
         image = tf.image.resize_with_crop_or_pad(image, *self.image_shape[:2])
         return _as_uint8(tf.ensure_shape(image, self.image_shape)), example["label"]
 

@@ -9,7 +9,9 @@ from typing import Any
 from keras_preact import paper
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError, check_choice
-from keras_preact.training.recipe import CosineSchedule, Recipe, get_recipe
+from keras_preact.layers.placements import PLACEMENTS
+from keras_preact.models.profiles import PROFILES, conventions
+from keras_preact.training.recipe import RECIPES, CosineSchedule, Recipe, get_recipe
 from keras_preact.training.trainer import RunConfig
 
 
@@ -38,6 +40,11 @@ class Row:
     builder: str = "cifar_resnet"
     learning_rate: float | None = None
     warmup: float | None = None
+
+    @property
+    def family(self) -> str:
+        """Which of a profile's networks it is of: `"cifar"` or `"imagenet"`."""
+        return "imagenet" if self.builder == "imagenet_resnet" else "cifar"
 
     def recipe(self, usual: Recipe) -> Recipe:
         """Return the recipe of this row, given that of its data set."""
@@ -85,6 +92,8 @@ class Budget:
         datasets: for each data set of the paper ours; rows on others are left out.
         recipes: how to train, by our data set.
         judges: whether the paper's criterion, that an error above 20 % fails, means anything here.
+        profile: whose networks and, where it has one, whose recipe. Runs of different profiles never stand in one
+            column either.
     """
 
     name: str
@@ -93,23 +102,45 @@ class Budget:
     datasets: dict[str, str]
     recipes: dict[str, Recipe]
     judges: bool = True
+    profile: str = "paper"
+
+    def of(self, profile: str) -> Budget:
+        """Return the budget for another profile: its networks and, for CIFAR, its recipe, of as many images as here.
+
+        Raises:
+            InputError: no such profile.
+
+        >>> BUDGETS["paper"].of("fb_resnet_torch").recipes["cifar10"].nesterov
+        True
+        """
+        if check_choice("profile", profile, PROFILES) == self.profile:
+            return self
+        return dataclasses.replace(
+            self,
+            profile=profile,
+            networks={name: options for name, options in self.networks.items() if "dim" not in options},
+            recipes={name: _recipe_of(profile, name, recipe) for name, recipe in self.recipes.items()},
+        )
 
     def holds(self, row: Row) -> bool:
-        """Return whether the row is part of this budget."""
-        return row.network in self.networks and row.dataset in self.datasets
+        """Return whether the row is part of this budget, and its profile has such networks."""
+        has = getattr(PROFILES[self.profile], row.family) is not None
+        return row.network in self.networks and row.dataset in self.datasets and has
 
     def config(self, row: Row, seed: int, precision: str, data_dir: str | None = None) -> RunConfig:
         """Return the run of a row.
 
         Raises:
-            InputError: the row is no part of this budget.
+            InputError: the row is no part of this budget, or its profile has no such networks.
         """
+        if row.network in self.networks:
+            conventions(self.profile, row.family, PLACEMENTS["full_preactivation"])
         if not self.holds(row):
             raise InputError(f"the row {row.name} is not part of the budget {self.name}; take --budget paper")
         dataset = self.datasets[row.dataset]
         return RunConfig(
             network=row.builder,
-            options={**self.networks[row.network], **row.options},
+            options={**self.networks[row.network], **row.options, **self._whose()},
             dataset=dataset,
             data_dir=None if dataset in ("bundled", *SEQUENCES) else data_dir,
             image_size=224 if dataset == "imagenet2012" else None,
@@ -117,6 +148,9 @@ class Budget:
             precision=precision,
             seed=seed,
         )
+
+    def _whose(self) -> dict[str, str]:
+        return {} if self.profile == "paper" else {"profile": self.profile}
 
     def network(self, row: Row) -> str:
         """Return the name of the network that stands for the row's."""
@@ -129,6 +163,16 @@ class Budget:
 
 def _shorter(recipe: str, name: str, steps: int) -> Recipe:
     return dataclasses.replace(get_recipe(recipe).with_steps(steps), name=name)
+
+
+def _recipe_of(profile: str, dataset: str, usual: Recipe) -> Recipe:
+    """Return the recipe of a profile's code base, which is for CIFAR; or the usual one, where it has none."""
+    if profile not in RECIPES or dataset not in ("cifar10", "cifar100", "bundled"):
+        return usual
+    recipe = get_recipe(profile)
+    if usual.name == "paper":
+        return recipe
+    return _shorter(profile, f"{usual.name}-{profile}", usual.steps * usual.batch_size // recipe.batch_size)
 
 
 BUDGETS = {

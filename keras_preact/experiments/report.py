@@ -161,7 +161,7 @@ def write_results(results: Path) -> Path:
     """
     store = Store([results])
     parts = [_HEAD, _runs_table(store)]
-    for budget in BUDGETS.values():
+    for budget in _budgets(store):
         for experiment in EXPERIMENTS.values():
             found = lines(experiment, budget, store)
             if any(line.errors for line in found):
@@ -178,6 +178,13 @@ def write_results(results: Path) -> Path:
     page = results / "README.md"
     page.write_text("\n".join(parts), encoding="utf-8")
     return page
+
+
+def _budgets(store: Store) -> Iterator[Budget]:
+    """Yield the budgets, each for the paper's profile and for every other one of which there are runs."""
+    profiles = sorted({run.config.options.get("profile", "paper") for run in store.runs} - {"paper"})
+    for budget in BUDGETS.values():
+        yield from (budget.of(profile) for profile in ("paper", *profiles))
 
 
 def _initialization(run: RunFolder, record: dict[str, Any]) -> str:
@@ -246,12 +253,13 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     """Draw a table, and its training curves, beside the page; yield the Markdown that shows them."""
     from keras_preact.plots import alt_text, draw, table_curves_figure, table_figure
 
-    title = f"{experiment.name}, budget {budget.name}"
+    title = f"{experiment.name}, {_title(budget)}"
     table = table_figure(found, title, _limit(found) if budget.judges else None)
     curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
     references = {line.row.title: _reference(line, found).row.title for line in found}
     for name, figure in (("", table), ("-curves", table_curves_figure(curves, references, title))):
-        path = draw(figure, results / f"{experiment.name}-{budget.name}{name}.svg")
+        whose = "" if budget.profile == "paper" else f"-{budget.profile}"
+        path = draw(figure, results / f"{experiment.name}-{budget.name}{whose}{name}.svg")
         yield f"![{alt_text(figure)}]({path.name})\n"
 
 
@@ -322,12 +330,16 @@ def _rules_tables(store: Store) -> list[str]:
     return tables
 
 
+def _title(budget: Budget) -> str:
+    return f"budget {budget.name}" + ("" if budget.profile == "paper" else f", profile {budget.profile}")
+
+
 def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
     """Return a table as Markdown, under its title."""
     heads, body = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
     rows = ["| " + " | ".join(row) + " |" for row in (heads, *body)]
     rows.insert(1, "|---" * len(heads) + "|")
     note = f" Fails: {experiment.failing}." if budget.judges else " The errors say nothing but that it runs."
-    head = f"## {experiment.name}, budget {budget.name}: {experiment.title}"
+    head = f"## {experiment.name}, {_title(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
     return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])

@@ -73,6 +73,7 @@ def plan(
     store = Store([out, *results])
     chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
     if not chosen:
+        budget.config(experiment.rows[0], 0, precision)  # which says what the profile lacks
         raise InputError(f"no row of {experiment.name} is part of the budget {budget.name}; take --budget paper")
     jobs: dict[str, Job] = {}
     for seed in range(seeds):

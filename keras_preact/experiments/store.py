@@ -59,13 +59,17 @@ class Run:
 def identity(config: RunConfig, with_seed: bool = True) -> str:
     """Return what makes two runs the same: network, data, recipe and seed; not where the data are, nor the precision.
 
+    The profile is part of the network; how others took the number that they published is no part of the recipe.
+
     >>> identity(RunConfig(data_dir="here")) == identity(RunConfig(precision="mixed_bfloat16"))
     True
     >>> identity(RunConfig(seed=1)) == identity(RunConfig(seed=2))
     False
     """
     left_out = {"data_dir", "precision", *(() if with_seed else ("seed",))}
-    return json.dumps({key: value for key, value in config.to_dict().items() if key not in left_out}, sort_keys=True)
+    made = {key: value for key, value in config.to_dict().items() if key not in left_out}
+    made["recipe"].pop("reported")
+    return json.dumps(made, sort_keys=True)
 
 
 def folder_name(config: RunConfig) -> str:

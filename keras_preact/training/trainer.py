@@ -19,6 +19,7 @@ import numpy as np
 
 from keras_preact.data import (
     ImageDataset,
+    ImageSplit,
     PadCropFlip,
     PerPixelMean,
     SequenceDataset,
@@ -38,6 +39,7 @@ from keras_preact.models import (
     Tokens,
     get_network,
     load_model,
+    resized,
 )
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
@@ -222,17 +224,34 @@ def _is_mirrored(config: RunConfig) -> bool:
 
 def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
-    mean = PerPixelMean(name="per_pixel_mean")
-    x = mean(images)
-    if config.recipe.per_pixel_mean:
-        mean.adapt(dataset.train)
-    if config.recipe.augment:
-        x = PadCropFlip(seed=config.seed, name="augmentation")(x)
+    x = _prepared(images, config, dataset.train)
     network, options = get_network(config.network), dict(config.options)
     if config.network in TRANSFORMERS:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
         return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
     return network(input_tensor=x, classes=dataset.classes, **options)
+
+
+def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
+    """Return images as the recipe has them come to the network: their pixels scaled, padded, cropped and flipped."""
+    inputs = config.recipe.inputs
+    if inputs == "per_channel":
+        mean, deviation = train.channel_moments()
+        moments = {"mean": mean.tolist(), "variance": np.square(deviation).tolist()}
+        scaled = keras.layers.Normalization(**moments, dtype="float32", name="standardization")
+    elif inputs == "per_image":
+        scaled = keras.layers.Rescaling(1.0, dtype="float32", name="pixels")
+    else:
+        scaled = PerPixelMean(name="per_pixel_mean")
+    x = scaled(images)
+    if inputs == "per_pixel_mean":
+        scaled.adapt(train)
+    if config.recipe.augment:
+        x = PadCropFlip(seed=config.seed, name="augmentation")(x)
+    if inputs == "per_image":  # of what is left by the crop, its black border included
+        standardize = {"center": False, "scale": False, "epsilon": 1e-3, "dtype": "float32"}
+        x = keras.layers.LayerNormalization((1, 2, 3), **standardize, name="standardization")(x)
+    return x
 
 
 def _of_sequences(config: RunConfig, dataset: SequenceDataset) -> keras.Model:
@@ -427,6 +446,7 @@ def start(
             },
             model={
                 "name": model.name,
+                **_profile(config),
                 "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
             },
             environment=environment(),
@@ -436,6 +456,11 @@ def start(
         )
         seconds = _fit(config, folder, dataset, model, callbacks)
     return _finish(folder, model, seconds)
+
+
+def _profile(config: RunConfig) -> dict[str, str]:
+    """Return whose network it is, where networks differ by that."""
+    return {} if config.network in TRANSFORMERS else {"profile": config.options.get("profile", "paper")}
 
 
 def _folder_class() -> type[RunFolder]:
@@ -616,16 +641,27 @@ def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
     return folder
 
 
-def evaluate(path: str | Path, dataset: Dataset | None = None, data_dir: str | None = None) -> dict[str, float]:
+def evaluate(
+    path: str | Path,
+    dataset: Dataset | None = None,
+    data_dir: str | None = None,
+    image_size: int | None = None,
+    short_side: int | None = None,
+) -> dict[str, float]:
     """Return the test loss and test error (percent) of a run's saved model, measured now.
 
     Args:
         path: the run folder.
         dataset: other data to measure on; default: those of the run.
         data_dir: where the run's data are now, if they have moved.
+        image_size: pixels of the square that is cut out of each test image, as 320 for a network that was trained on
+            224; default: as in training. The network is `resized` for it.
+        short_side: pixels to which an image's short side is brought before that; default: in the proportion of the
+            run's own test images.
 
     Raises:
-        InputError: no such run, no model in it yet, or data of another shape or with other classes.
+        InputError: no such run, no model in it yet, data of another shape or with other classes, or another size
+            where images or network have but one.
     """
     folder = RunFolder.open(path)
     if not folder.model_path.exists():
@@ -639,7 +675,13 @@ def evaluate(path: str | Path, dataset: Dataset | None = None, data_dir: str | N
         raise InputError(f"the {what} of {dataset.name} are {shape}, the run's are {expected}")
     if dataset.task == "classification" and dataset.classes > classes:
         raise InputError(f"{dataset.name} has {dataset.classes} classes, the run's network tells {classes} apart")
+    test = dataset.test
+    if image_size is not None or short_side is not None:
+        if not isinstance(test, ImageSplit):
+            raise InputError(f"{dataset.name} has sequences, not images; leave out the image size")
+        test = test.at(image_size or expected[0], short_side)
+        model = resized(model, image_size or expected[0])
     task = TASKS[dataset.task]
     model.compile(loss=task.loss(), metrics=[task.metric()], jit_compile=compiles_with_xla())
-    loss, metric = model.evaluate(feed(dataset.test.test_batches(TEST_BATCH)), verbose=0)
+    loss, metric = model.evaluate(feed(test.test_batches(TEST_BATCH)), verbose=0)
     return {"test_loss": float(loss), "test_error": task.error(float(metric))}

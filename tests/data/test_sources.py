@@ -111,6 +111,30 @@ def test_a_folder_of_class_folders(folder):
     assert images[:, 3, 4, 1].tolist() == [0, 1, 2, 100, 101, 102]
 
 
+def test_a_folders_images_are_cut_to_other_squares(folder):
+    Image.fromarray(np.arange(600, dtype="uint8").reshape(20, 30)).save(folder / "val" / "cats" / "0.png")
+    test = from_folder(folder, image_size=16).test
+    whole, part = test.at(20, short_side=20).batch(np.arange(1))[0], test.at(10, short_side=20).batch(np.arange(1))[0]
+    np.testing.assert_array_equal(whole[:, 5:15, 5:15], part)
+    np.testing.assert_array_equal(test.at(16).batch(np.arange(4))[0], test.batch(np.arange(4))[0])
+    with pytest.raises(InputError, match="not in an image whose short side is 12"):
+        test.at(16, short_side=12)
+
+
+def test_arrays_have_one_size():
+    split = ArraySplit(np.zeros((2, 8, 8, 3), "uint8"), [0, 1])
+    with pytest.raises(InputError, match="the images are all 8×8; leave out the image size"):
+        split.at(16)
+
+
+def test_moments_of_the_channels_are_numpys():
+    images = np.random.default_rng(2).integers(0, 256, (1100, 3, 4, 3)).astype("uint8")
+    images[..., 1] = 7
+    mean, deviation = ArraySplit(images, np.zeros(1100, int)).channel_moments()
+    np.testing.assert_allclose(mean, images.mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(deviation, images.std((0, 1, 2)), rtol=1e-5)
+
+
 def test_grey_and_transparent_images_become_rgb(folder):
     Image.fromarray(np.full((40, 40), 7, "uint8")).save(folder / "train" / "cats" / "grey.png")
     Image.fromarray(np.full((40, 40, 4), 7, "uint8")).save(folder / "train" / "cats" / "transparent.png")

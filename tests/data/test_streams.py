@@ -87,6 +87,22 @@ def test_the_streams_test_images_are_all_there_in_uint8(other_sizes):
     assert data.train.mean().shape == (16, 16, 3)
 
 
+def test_the_streams_test_images_are_cut_to_other_squares(other_sizes):
+    test = from_tfds("small_photos", other_sizes, image_size=16).test
+
+    def images(split):
+        return next(iter(split.test_batches(6).as_numpy_iterator()))[0]
+
+    larger = test.at(24)
+    assert images(larger).shape == (6, 24, 24, 3) and images(test).shape == (6, 16, 16, 3)
+    assert larger.short_side / 24 == test.short_side / 16 == 256 / 224
+    np.testing.assert_array_equal(images(larger.at(16)), images(test))
+    whole, part = images(test.at(20, short_side=20)), images(test.at(12, short_side=20))
+    np.testing.assert_array_equal(whole[:, 4:16, 4:16], part)
+    with pytest.raises(InputError, match="not in an image whose short side is 19"):
+        test.at(20, short_side=19)
+
+
 def test_other_sizes_need_an_image_size(other_sizes):
     with pytest.raises(InputError, match=r"differ in size .*; give --image-size, for example 224"):
         from_tfds("small_photos", other_sizes)
@@ -134,5 +150,8 @@ def test_the_whole_cifar10():
     assert np.bincount(data.train.labels).tolist() == [5000] * 10
     # The means that everyone subtracts, per channel.
     np.testing.assert_allclose(data.train.mean().mean((0, 1)), [125.3, 123.0, 113.9], atol=0.1)
+    mean, deviation = data.train.channel_moments()
+    assert [f"{value:.1f}" for value in mean] == ["125.3", "123.0", "113.9"]
+    assert [f"{value:.1f}" for value in deviation] == ["63.0", "62.1", "66.7"]
     assert data.train.steps_per_epoch(128) == 390
     assert TrainBatches(data.train, 128)[389][0].shape == (128, 32, 32, 3)

@@ -6,6 +6,8 @@ from keras_preact import InputError, paper
 from keras_preact.experiments import BUDGETS, EXPERIMENTS
 from keras_preact.experiments.store import folder_name, identity
 from keras_preact.models import get_network
+from keras_preact.models.profiles import PROFILES
+from keras_preact.training import RECIPES
 
 ALL = [
     (experiment, budget, row)
@@ -59,6 +61,32 @@ def test_every_network_can_be_built(name):
             config = budget.config(row, 0, "float32")
             model = get_network(config.network)(**config.options, classes=10, input_shape=(32, 32, 3))
             assert model.output.shape == (None, 10)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_has_its_own_runs(profile):
+    """Not one of them is a run of another profile, and the names of their folders differ."""
+    for table, row in (("table1", 0), ("table2", 9), ("table5", 1)):
+        row = EXPERIMENTS[table].rows[row]
+        for budget in BUDGETS.values():
+            other = budget.of(profile)
+            assert other.holds(row) <= budget.holds(row)
+            if other.holds(row) and profile != "paper":
+                ours, theirs = (one.config(row, 0, "float32") for one in (budget, other))
+                assert theirs.options["profile"] == profile and "profile" not in ours.options
+                assert identity(ours) != identity(theirs) and folder_name(ours) != folder_name(theirs)
+
+
+def test_a_profile_brings_its_recipe_at_the_budgets_length():
+    row = EXPERIMENTS["table1"].rows[0]
+    recipes = {name: budget.of("resnet_1k_layers").config(row, 0, "float32").recipe for name, budget in BUDGETS.items()}
+    assert recipes["paper"] == RECIPES["resnet_1k_layers"]
+    usual = BUDGETS["cpu"].recipes["cifar10"]
+    assert recipes["cpu"].name == "cpu-resnet_1k_layers" and recipes["cpu"].nesterov
+    assert recipes["cpu"].steps * recipes["cpu"].batch_size == usual.steps * usual.batch_size
+    imagenet = BUDGETS["paper"].of("fb_resnet_torch").config(EXPERIMENTS["table5"].rows[0], 0, "float32")
+    assert imagenet.recipe == RECIPES["imagenet"]  # the profile's recipe is for CIFAR
+    assert not BUDGETS["cpu"].of("timm").holds(EXPERIMENTS["warmup"].rows[0])  # a Transformer is nobody's ResNet
 
 
 def test_what_is_not_there_is_refused():

@@ -1,5 +1,6 @@
 """Tables say what was published, what was measured, and how the two differ; the page of results is generated."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ from keras_preact.experiments import (
     verdict,
     write_results,
 )
+from keras_preact.experiments.store import identity
 from keras_preact.paper import FAILS, Published
 from keras_preact.training import RunFolder
 
@@ -78,6 +80,29 @@ def test_budgets_never_share_a_column(tmp_path):
     assert "![table1, budget smoke: 1 of 12 rows run" in page and (tmp_path / "table1-cpu.svg").exists()
     for table in page.split("## ")[2:]:  # after the list of the runs
         assert ("10.00" in table) == ("budget smoke" in table) and ("11.00" in table) == ("budget cpu" in table)
+
+
+def test_profiles_and_recipes_never_share_a_column(tmp_path):
+    table, budget = EXPERIMENTS["table1"], BUDGETS["cpu"]
+    config = budget.config(table.rows[0], 0, "float32")
+    made_up_run(tmp_path / "ours", config, 10.0)
+    made_up_run(tmp_path / "theirs", budget.of("fb_resnet_torch").config(table.rows[0], 0, "float32"), 11.0)
+    nesterov = dataclasses.replace(config.recipe, nesterov=True)
+    made_up_run(tmp_path / "nesterov", dataclasses.replace(config, recipe=nesterov), 12.0)
+    inputs = dataclasses.replace(config.recipe, inputs="per_channel")
+    made_up_run(tmp_path / "inputs", dataclasses.replace(config, recipe=inputs), 13.0)
+    store = Store([tmp_path])
+    assert lines(table, budget, store)[0].errors == (10.0,)
+    assert lines(table, budget.of("fb_resnet_torch"), store)[0].errors == (11.0,)
+    page = write_results(tmp_path).read_text()
+    assert "## table1, budget cpu: " in page and "## table1, budget cpu, profile fb_resnet_torch: " in page
+    assert (tmp_path / "table1-cpu-fb_resnet_torch.svg").exists()
+
+
+def test_how_others_took_their_number_makes_no_other_run():
+    config = BUDGETS["paper"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
+    recipe = dataclasses.replace(config.recipe, reported="in other words")
+    assert identity(config) == identity(dataclasses.replace(config, recipe=recipe))
 
 
 def test_a_table_has_a_line_for_each_row_run_or_not(tmp_path):

@@ -18,11 +18,45 @@ def test_the_papers_recipe():
     """Appendix: 64k steps of 128; 0.1, ÷ 10 at 32k and 48k, 0.01 for 400 steps; SGD 0.9, decay 1e-4 on everything."""
     recipe = RECIPES["paper"]
     assert (recipe.steps, recipe.batch_size, recipe.momentum, recipe.nesterov) == (64_000, 128, 0.9, False)
-    assert (recipe.weight_decay, recipe.decays, recipe.augment, recipe.per_pixel_mean) == (1e-4, "all", True, True)
+    assert (recipe.weight_decay, recipe.decays, recipe.augment) == (1e-4, "all", True)
+    assert (recipe.inputs, recipe.reported) == ("per_pixel_mean", "last epoch, median of 5 runs")
     at = [0, 399, 400, 31_999, 32_000, 47_999, 48_000, 63_999]
     np.testing.assert_allclose(
         rates(recipe.schedule, 64_000, at), [0.01, 0.01, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001], rtol=1e-5
     )
+
+
+@pytest.mark.parametrize(
+    "name, epochs, batch, drops, nesterov, decay, inputs",
+    [
+        ("fb_resnet_torch", 164, 128, (80, 121), True, 1e-4, "per_channel"),
+        ("resnet_1k_layers", 200, 64, (80, 121), True, 1e-4, "per_channel"),
+        ("tensorflow_models", 182, 128, (91, 136), False, 2e-4, "per_image"),
+    ],
+)
+def test_what_others_did(name, epochs, batch, drops, nesterov, decay, inputs):
+    """Whole epochs before each drop: a trainer that counts from 1 begins epoch 81 at the lower rate."""
+    recipe, epoch = RECIPES[name], 50_000 // batch
+    assert (recipe.steps, recipe.batch_size, recipe.schedule.drops) == (
+        epochs * epoch,
+        batch,
+        tuple(drop * epoch for drop in drops),
+    )
+    assert (recipe.nesterov, recipe.weight_decay, recipe.decays, recipe.inputs) == (nesterov, decay, "all", inputs)
+    at = [0, drops[0] * epoch - 1, drops[0] * epoch, drops[1] * epoch]
+    np.testing.assert_allclose(rates(recipe.schedule, recipe.steps, at), [0.1, 0.1, 0.01, 0.001], rtol=1e-5)
+
+
+def test_recipes_of_the_first_runs_are_read():
+    old = RECIPES["paper"].to_dict()
+    del old["inputs"], old["reported"]
+    assert Recipe.from_dict({**old, "per_pixel_mean": True}).inputs == "per_pixel_mean"
+    assert Recipe.from_dict({**old, "per_pixel_mean": False}).inputs == "none"
+
+
+def test_an_unknown_treatment_of_the_inputs_is_refused():
+    with pytest.raises(InputError, match="known: per_pixel_mean, per_channel, per_image, none"):
+        Recipe("mine", 10, inputs="whitened")
 
 
 def test_without_warmup():
@@ -51,7 +85,8 @@ def test_recipes_survive_json(name):
 
 
 def test_an_unknown_recipe_is_refused():
-    with pytest.raises(InputError, match="known: paper, imagenet, short, adam, demo"):
+    known = "paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, adam, demo"
+    with pytest.raises(InputError, match=f"known: {known}"):
         get_recipe("fast")
 
 

@@ -135,6 +135,36 @@ def test_float16_scales_its_loss(tiny_dataset):
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
+def prepared(dataset, inputs, augment=False):
+    """What the network's first convolution is given, of the training images."""
+    recipe = dataclasses.replace(CONFIG.recipe, inputs=inputs, augment=augment)
+    model = build_model(dataclasses.replace(CONFIG, recipe=recipe), dataset)
+    before = model.get_layer("stem_conv").input
+    images = dataset.train.batch(np.arange(len(dataset.train)))[0]
+    return array(keras.Model(model.input, before)(images, training=augment)), images.astype("float64")
+
+
+def test_the_pixels_come_to_the_network_as_the_recipe_says(tiny_dataset):
+    x, images = prepared(tiny_dataset, "per_pixel_mean")
+    np.testing.assert_allclose(x, (images - images.mean(0)) / 255, atol=1e-6)
+    x, _ = prepared(tiny_dataset, "per_channel")
+    np.testing.assert_allclose(x, (images - images.mean((0, 1, 2))) / images.std((0, 1, 2)), atol=1e-4)
+    x, _ = prepared(tiny_dataset, "per_image")
+    deviation = images.std((1, 2, 3), keepdims=True)
+    np.testing.assert_allclose(x, (images - images.mean((1, 2, 3), keepdims=True)) / deviation, atol=1e-4)
+    x, _ = prepared(tiny_dataset, "none")
+    np.testing.assert_allclose(x, images / 255, atol=1e-6)
+
+
+def test_an_image_is_standardized_after_the_crop(tiny_dataset):
+    """So its black border counts; a mean that is subtracted before the crop makes a border of zeros."""
+    x, _ = prepared(tiny_dataset, "per_image", augment=True)
+    np.testing.assert_allclose(x.mean((1, 2, 3)), 0, atol=1e-4)
+    np.testing.assert_allclose(x.std((1, 2, 3)), 1, atol=1e-3)
+    x, _ = prepared(tiny_dataset, "per_channel", augment=True)
+    assert np.abs(x.mean((1, 2, 3))).max() > 0.01
+
+
 def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
     for change, message in (
         ({"options": {"depth": 21}}, "nearest depths that are: 20, 26"),
