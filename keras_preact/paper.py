@@ -255,3 +255,51 @@ WARMUP_BLEU = {("post_norm", 0): 8.45, ("post_norm", 4000): 34.0}
 
 FIRST_RESNET_ERRORS = {20: Published(8.75, "M"), 1202: Published(7.93, "M")}
 """Of the original ResNet on CIFAR-10, by depth (He et al., Deep Residual Learning, 2015)."""
+
+
+@dataclass(frozen=True)
+class Misquotation:
+    """A number, or a claim, that is passed on as the paper's.
+
+    Attributes:
+        claim: as it is found.
+        right: what there is instead.
+    """
+
+    claim: str
+    right: str
+
+
+KERAS_EXAMPLE_PARAMETERS = 3_302_442
+"""Of the network that Keras's example cifar10_resnet calls ResNet110v2: bottlenecks, and other widths."""
+
+MISQUOTATIONS = (
+    Misquotation(
+        "the original ResNet-1001 failed to converge",
+        f"it trains, to a test error of {TABLE_3[3].original} on CIFAR-10",
+    ),
+    Misquotation(
+        f"ResNet-1001 has {TABLE_4['cifar10', 'ResNet-1001', 64].median}, by the paper's recipe",
+        "that is with mini-batches of 64, in the code released later; with the paper's 128 it is "
+        f"{TABLE_3[3].full_preactivation}",
+    ),
+    Misquotation(
+        "ReLU-only pre-activation has 5.71 at 164 layers",
+        f"it has {TABLE_2['relu_only_preactivation'][164]}",
+    ),
+    Misquotation("BN-only pre-activation has 5.63", "the paper has no such row"),
+    Misquotation(
+        f"ResNet-200 has {TABLE_5[4].top1} / {TABLE_5[4].top5} on ImageNet, like others on crops of 224",
+        "that is on crops of 320; of crops of 224 the paper has no error for it",
+    ),
+    Misquotation(
+        "Keras's example ResNet110v2 is the paper's ResNet-110",
+        f"it has {KERAS_EXAMPLE_PARAMETERS:,} parameters in bottlenecks; the paper's, two 3×3 convolutions a unit, "
+        f"{PARAMETERS['cifar10', 110, 'full_preactivation']:,}",
+    ),
+    Misquotation(
+        "by Eq. (5) the gradient can never vanish",
+        "its first term reaches every unit unchanged; the sum of both vanishes where the second is minus the first",
+    ),
+)
+"""What other texts say, and what is so."""

@@ -148,7 +148,7 @@ class Recipe:
         decays: which variables decay.
         augment: pad by 4 pixels, random crop, random horizontal flip.
         inputs: what is done to the pixels, one of `INPUTS`.
-        reported: how the numbers published with this recipe were taken. (Ours are always those of the last epoch.)
+        reported: which number its source reports; ours is always that of the last epoch.
     """
 
     name: str
