@@ -32,7 +32,7 @@ test: $(VENV)/installed-tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" --durations 20
 	$(QUIET) $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope notebooks --ignore notebooks/zh
 
 test-slow: $(VENV)/installed-tests

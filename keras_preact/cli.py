@@ -471,6 +471,7 @@ def _info(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
     from keras_preact.models.summary import summarize
 
+    options.model = _as_known(options.model)
     summary = summarize(_model_to_inspect(options))
     say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
@@ -517,6 +518,7 @@ def _inspect(options: argparse.Namespace) -> None:
         raise InputError(f"--images is {options.images}; give at least 1")
     if options.out is not None and options.out.exists():
         raise InputError(f"{options.out} exists already and is not overwritten; name another folder")
+    options.model = _as_known(options.model)
     about = environment()
     keras.utils.set_random_seed(0)  # an untrained network is the same one each time
     model = _model_to_inspect(options)
@@ -536,8 +538,7 @@ def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
     path = Path(options.model)
     if options.model in NETWORKS or not path.exists():
-        name = options.model.replace("-", "_")
-        return {"network": name, "options": _network_options(name, options)}, "at initialization"
+        return {"network": options.model, "options": _network_options(options.model, options)}, "at initialization"
     if not path.is_dir():
         return {"file": path.name}, f"as saved in {path.name}"
     config = RunConfig.from_dict(RunFolder.open(path).record()["config"])
@@ -594,6 +595,14 @@ def _export(options: argparse.Namespace) -> None:
     say(f"{options.file}: {model.name}; its output differs from Keras's by {difference:.0e} of the largest, at most")
 
 
+def _as_known(model: str) -> str:
+    """Return the name of a network as it is known, where it was written with hyphens; a path as it is."""
+    from keras_preact.models import NETWORKS
+
+    name = model.replace("-", "_")
+    return name if name in NETWORKS and not Path(model).exists() else model
+
+
 def _model_to_inspect(options: argparse.Namespace) -> Any:
     from keras_preact.models import NETWORKS, TRANSFORMERS, Classification, Patches, get_network, load_model
     from keras_preact.training import RunFolder
@@ -605,9 +614,8 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
             raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
         return load_model(file)
     network = get_network(options.model)
-    name = options.model.replace("-", "_")
-    arguments = _network_options(name, options)
-    if name in TRANSFORMERS:
+    arguments = _network_options(options.model, options)
+    if options.model in TRANSFORMERS:
         patch, classes = arguments.pop("patch", None), getattr(options, "classes", None)
         inputs = None if patch is None else Patches(size=patch)
         return network(inputs, Classification(classes or Classification.classes), **arguments)

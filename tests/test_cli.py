@@ -94,6 +94,13 @@ def test_info_of_a_named_network(capsys):
     assert main(["info", "preact_resnet18", "--classes", "7", "--image-size", "64"]) == 0
 
 
+def test_info_says_what_another_profile_has_otherwise(capsys):
+    assert main(["info", "preact-resnet50", "--against", "keras_applications"]) == 0
+    table = capsys.readouterr().out.split("what differs")[1]
+    assert re.search(r"unit of a stage that strides +first +last", table)
+    assert re.search(r"trainable parameters +25,549,352 +25,568,360", table)
+
+
 def test_inspect_writes_a_page(here, capsys):
     arguments = ["--depth", "8", "--placement", "original", "--images", "8", "--out", "report"]
     assert main(["inspect", "cifar_resnet", *arguments]) == 0
@@ -260,6 +267,8 @@ REFUSED = {
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has its depth in its name"),
     "model": (["info", "nowhere.keras"], "known: "),
+    "profile of a Transformer": (["info", "transformer", "--against", "timm"], "compares residual networks by name"),
+    "profile to compare with": (["info", "cifar_resnet", "--against", "timm"], "timm has no CIFAR networks"),
     "table": (
         ["reproduce", "table9"],
         "known: table1, table2, table3, table5, resnet20, extensions, warmup, initialization, all",

@@ -64,8 +64,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     >>> reestimate_statistics(cifar_resnet(8), [images[:16], images[16:]])
     2
     """
-    layers = network._flatten_layers()  # Keras has no public way to the layers inside layers
-    norms = [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable]
+    norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
         raise InputError(f"{network.name} has no batch norm that is not frozen; there are no statistics to estimate")
     momenta = [norm.momentum for norm in norms]
@@ -81,6 +80,12 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     if not count:
         raise InputError("there is no batch; give at least one")
     return count
+
+
+def batch_norms(network: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return the batch norms of a network, those inside other layers too."""
+    layers = network._flatten_layers()  # Keras has no public way to the layers inside layers
+    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 def resized(network: keras.Model, size: int) -> keras.Model:

@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_positive
+from keras_preact.models.trained import batch_norms
 
 MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
 """Keras's own environment variables: address and port of the first process, number of processes, this one's number."""
@@ -189,6 +190,5 @@ def check_shares(count: int, batch_size: int, test_examples: int) -> None:
 
 def synchronize(model: keras.Model) -> None:
     """Have all batch norms of a model take their statistics over the shares of all devices, from now on."""
-    for layer in model._flatten_layers():  # Keras has no public way to the layers inside layers
-        if isinstance(layer, keras.layers.BatchNormalization):
-            layer.synchronized = True
+    for norm in batch_norms(model):
+        norm.synchronized = True
