@@ -131,6 +131,9 @@ def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
     assert main(["evaluate", "run", "--image-size", "24", "--short-side", "28"]) == 0
     assert main(["evaluate", "run", "--image-size", "24", "--short-side", "20"]) == 2
     assert "a square of 24 is not in an image whose short side is 20" in text(capsys)
+    for size in ("0", "-3"):
+        assert main(["evaluate", "run", "--image-size", size]) == 2
+        assert f"the image size is {size}; give a whole number of at least 1" in text(capsys)
     assert main([*small(picture_folder, "--steps", "1"), "--out", "pixels"]) == 0
     assert main(["evaluate", "pixels", "--image-size", "24"]) == 2
     assert "the mean differs from pixel to pixel" in text(capsys)

@@ -173,7 +173,7 @@ class FolderSplit(ImageSplit):
         self.paths = list(paths)
         self.labels = as_labels(labels)
         self.image_shape = (image_size, image_size, 3)
-        self.short_side = check_short_side(short_side or image_size, image_size)
+        self.short_side = check_short_side(image_size if short_side is None else short_side, image_size)
         self._pool = ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

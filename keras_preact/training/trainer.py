@@ -28,7 +28,7 @@ from keras_preact.data import (
     load_dataset,
     part_of,
 )
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_positive
 from keras_preact.models import (
     TRANSFORMERS,
     Classification,
@@ -679,8 +679,9 @@ def evaluate(
     if image_size is not None or short_side is not None:
         if not isinstance(test, ImageSplit):
             raise InputError(f"{dataset.name} has sequences, not images; leave out the image size")
-        test = test.at(image_size or expected[0], short_side)
-        model = resized(model, image_size or expected[0])
+        size = expected[0] if image_size is None else check_positive("the image size", image_size)
+        test = test.at(size, short_side)
+        model = resized(model, size)
     task = TASKS[dataset.task]
     model.compile(loss=task.loss(), metrics=[task.metric()], jit_compile=compiles_with_xla())
     loss, metric = model.evaluate(feed(test.test_batches(TEST_BATCH)), verbose=0)
