@@ -12,6 +12,8 @@ import itertools
 import logging
 import os
 import re
+import socket
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,7 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
         if not download:
             raise InputError(f"the data set {name} is not prepared in {data_dir or 'the default data_dir'}")
         try:
+            _refuse_in_vain(builder)
             with _quiet_retries():
                 builder.download_and_prepare()
         except Exception as error:
@@ -118,6 +121,17 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
             ) from None
     _check_files(builder, name)
     return builder
+
+
+def _refuse_in_vain(builder: Any) -> None:
+    """Raise OSError where a download has to fail: ten tries of it, each later than the last, are three minutes."""
+    needs_network = builder.url_infos and not builder.MANUAL_DOWNLOAD_INSTRUCTIONS
+    if not needs_network or urllib.request.getproxies():
+        return
+    try:
+        socket.getaddrinfo("storage.googleapis.com", 443)  # where tensorflow-datasets looks first
+    except OSError:
+        raise OSError("there is no network: the names of other machines are not found") from None
 
 
 @contextlib.contextmanager

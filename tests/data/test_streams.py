@@ -103,6 +103,20 @@ def test_the_streams_test_images_are_cut_to_other_squares(other_sizes):
         test.at(20, short_side=19)
 
 
+def test_without_a_network_nothing_is_tried_in_vain(tmp_path, monkeypatch):
+    """tensorflow-datasets would try ten times, for three minutes."""
+
+    def no_names(*arguments):
+        raise OSError("no names")
+
+    monkeypatch.setattr("socket.getaddrinfo", no_names)
+    monkeypatch.setattr("urllib.request.getproxies", dict)
+    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", lambda self: pytest.fail("was tried"))
+    with pytest.raises(InputError, match=r"cannot be downloaded \(there is no network.*--data-dir"):
+        from_tfds("cifar10", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
 def test_other_sizes_need_an_image_size(other_sizes):
     with pytest.raises(InputError, match=r"differ in size .*; give --image-size, for example 224"):
         from_tfds("small_photos", other_sizes)
