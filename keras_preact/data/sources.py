@@ -7,7 +7,7 @@ import functools
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,15 +95,18 @@ class ImageSplit(Split):
     def mean(self) -> np.ndarray:
         """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
         total = np.zeros(self.image_shape, np.float64)
-        for start in range(0, len(self), 1024):
-            total += self.batch(np.arange(start, min(start + 1024, len(self))))[0].sum(0, dtype=np.float64)
+        for images in self._chunks():
+            total += images.sum(0, dtype=np.float64)
         return (total / len(self)).astype(np.float32)
 
     def channel_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of each channel, float32 (channels,), in the pixels' units."""
-        starts = range(0, len(self), 1024)
-        chunks = (self.batch(np.arange(start, min(start + 1024, len(self))))[0] for start in starts)
-        return channel_moments(chunks)
+        return channel_moments(self._chunks())
+
+    def _chunks(self) -> Iterator[np.ndarray]:
+        """Yield all images, a thousand or so at a time."""
+        for start in range(0, len(self), 1024):
+            yield self.batch(np.arange(start, min(start + 1024, len(self))))[0]
 
 
 def channel_moments(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -127,6 +127,10 @@ class Budget:
         has = getattr(PROFILES[self.profile], row.family) is not None
         return row.network in self.networks and row.dataset in self.datasets and has
 
+    def check_profile(self, row: Row) -> None:
+        """Raise InputError, which names the profiles that have them, where this one has no such networks."""
+        conventions(self.profile, row.family, PLACEMENTS["full_preactivation"])
+
     def config(self, row: Row, seed: int, precision: str, data_dir: str | None = None) -> RunConfig:
         """Return the run of a row.
 
@@ -134,7 +138,7 @@ class Budget:
             InputError: the row is no part of this budget, or its profile has no such networks.
         """
         if row.network in self.networks:
-            conventions(self.profile, row.family, PLACEMENTS["full_preactivation"])
+            self.check_profile(row)
         if not self.holds(row):
             raise InputError(f"the row {row.name} is not part of the budget {self.name}; take --budget paper")
         dataset = self.datasets[row.dataset]

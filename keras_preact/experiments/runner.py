@@ -15,8 +15,6 @@ import keras
 from keras_preact.errors import InputError
 from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.store import Run, Store, folder_name, identity
-from keras_preact.layers.placements import PLACEMENTS
-from keras_preact.models.profiles import conventions
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.trainer import Diverged, RunConfig, resume, start
 
@@ -75,7 +73,7 @@ def plan(
     store = Store([out, *results])
     chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
     if not chosen:
-        conventions(budget.profile, experiment.rows[0].family, PLACEMENTS["full_preactivation"])  # says who has them
+        budget.check_profile(experiment.rows[0])
         raise InputError(f"no row of {experiment.name} is part of the budget {budget.name}; take --budget paper")
     jobs: dict[str, Job] = {}
     for seed in range(seeds):

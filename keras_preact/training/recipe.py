@@ -270,6 +270,8 @@ def _of_epochs(name: str, epochs: int, drops: tuple[int, ...], batch_size: int =
     return Recipe(name, epochs * epoch, batch_size, schedule, **choices)
 
 
+_FB_TRAINER: dict[str, Any] = {"nesterov": True, "inputs": "per_channel", "reported": "best epoch on test images"}
+
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
@@ -277,19 +279,9 @@ RECIPES: dict[str, Recipe] = {
         _of_the_paper("imagenet", paper.IMAGENET_RECIPE, "last epoch, one run"),
         # Its trainer (train.lua, opts.lua) begins epochs 81 and 122, counted from 1, at the lower rate; and it prints,
         # as the result, the smallest test error of all epochs (main.lua): one picked on the test images.
-        _of_epochs(
-            "fb_resnet_torch", 164, (80, 121), nesterov=True, inputs="per_channel", reported="best epoch on test images"
-        ),
+        _of_epochs("fb_resnet_torch", 164, (80, 121), **_FB_TRAINER),
         # The authors' release is a network for that trainer, run as its README says.
-        _of_epochs(
-            "resnet_1k_layers",
-            200,
-            (80, 121),
-            batch_size=64,
-            nesterov=True,
-            inputs="per_channel",
-            reported="best epoch on test images",
-        ),
+        _of_epochs("resnet_1k_layers", 200, (80, 121), batch_size=64, **_FB_TRAINER),
         # tensorflow/models, official/resnet, cifar10_main.py: decays batch norm's variables too, and says so.
         _of_epochs("tensorflow_models", 182, (91, 136), weight_decay=2e-4, inputs="per_image", reported="not said"),
         # 30 epochs of CIFAR-10: half an hour for a ResNet-20 on two cores. So few steps want a rate that falls all

@@ -132,9 +132,6 @@ def test_float16_scales_its_loss(tiny_dataset):
     assert type(model.optimizer).__name__ == "LossScaleOptimizer"
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
-
-
 def prepared(dataset, inputs, augment=False):
     """What the network's first convolution is given, of the training images."""
     recipe = dataclasses.replace(CONFIG.recipe, inputs=inputs, augment=augment)
@@ -163,6 +160,9 @@ def test_an_image_is_standardized_after_the_crop(tiny_dataset):
     np.testing.assert_allclose(x.std((1, 2, 3)), 1, atol=1e-3)
     x, _ = prepared(tiny_dataset, "per_channel", augment=True)
     assert np.abs(x.mean((1, 2, 3))).max() > 0.01
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
