@@ -18,8 +18,10 @@ BUDGET ?= cpu
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Of itself TensorFlow leaves oneDNN alone on processors without AVX-512, where it is nearly twice as fast too.
+ONEDNN = TF_ENABLE_ONEDNN_OPTS=1
 # TensorFlow's own log lines would stand in stored outputs; the figures here are those of the processor.
-QUIET = KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+QUIET = $(ONEDNN) KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
 .PHONY: demo test test-slow lab bench reproduce site notebooks
@@ -40,7 +42,7 @@ test-slow: $(VENV)/installed-tests
 
 lab: $(VENV)/installed
 	@# With this variable kernels leave TensorFlow's log lines to the terminal: they would stand in red below every first cell.
-	PYTEST_CURRENT_TEST=lab TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/jupyter lab $(LAB) notebooks
+	$(ONEDNN) PYTEST_CURRENT_TEST=lab TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/jupyter lab $(LAB) notebooks
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks

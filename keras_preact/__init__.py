@@ -3,9 +3,10 @@
 Importing the package registers its layers, so that `keras.models.load_model` finds them.
 """
 
-from keras_preact.startup import is_the_command, without_log_lines
+from keras_preact.startup import is_the_command, take_onednn, without_log_lines
 
 if is_the_command():
+    take_onednn()
     with without_log_lines():
         from keras_preact import data, layers, models
 else:

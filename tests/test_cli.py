@@ -387,6 +387,18 @@ def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
         main(["--debug", "train", "--steps", "1"])
 
 
+@pytest.mark.parametrize(("before", "after"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")])
+def test_the_command_computes_with_onednn_and_a_program_is_left_as_it_is(before, after):
+    """TensorFlow reads the variable when it is imported: that is seen only in a process of its own."""
+    environment = {key: value for key, value in os.environ.items() if key != "TF_ENABLE_ONEDNN_OPTS"} | before
+    environment["PYTHONPATH"] = str(Path(__file__).parents[1])
+    look = "import os, keras_preact; print(os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
+    as_command = f"import sys; sys.orig_argv[1:] = ['-m', 'keras_preact']; {look}"
+    for program, expected in ((as_command, after), (look, str(before.get("TF_ENABLE_ONEDNN_OPTS")))):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        assert done.stdout.split() == [expected], done.stderr
+
+
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 

@@ -307,7 +307,8 @@ def _runs_table(store: Store) -> str:
 
 def _machine(run: Run) -> str:
     hardware = run.record["environment"]["hardware"]
-    cores = f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}"
+    instructions = f" ({known})" if (known := hardware.get("instructions")) else ""  # runs of old do not say
+    cores = f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}{instructions}"
     return f"{', '.join(hardware['accelerators']) or cores}, {run.config.precision}"
 
 

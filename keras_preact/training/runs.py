@@ -223,12 +223,13 @@ def commit() -> dict[str, Any] | None:
 
 
 def hardware() -> dict[str, Any]:
-    """Return processor, number of cores usable, memory in GiB and accelerators."""
+    """Return processor, its widest instructions, number of cores usable, memory in GiB and accelerators."""
     import psutil
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _processor(),
+        "instructions": _instructions(),
         "cores": cores,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "accelerators": _accelerators(),
@@ -242,6 +243,13 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
+
+
+def _instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the widest instructions that speed depends on: processors of one name differ in them by several times."""
+    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
+    known = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
+    return next((name for flag, name in known.items() if flag in flags), None)
 
 
 def _accelerators() -> list[str]:
