@@ -349,12 +349,24 @@ def _extensions() -> Experiment:
             "110",
             {**pre, "shortcut": "scaled_residual(initial=0.1, per_channel=True)"},
         ),
-        # The critics of Table 1 also have gates of two 3×3 convolutions, and other widths: those are not here.
         Row(
             "highway",
             "Highway: exclusive gates, b = −6, with nothing after the addition",
             "110",
             {**pre, "shortcut": "exclusive_gating(gate_bias=-6)"},
+        ),
+        # Theirs has half as many parameters again as the residual network it is compared with: hence a narrower one.
+        Row(
+            "highway-critics",
+            "Highway of the critics: gates of two 3×3 convolutions, b = −6, ReLU at the end of F, width × 0.875",
+            "110",
+            {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.875},
+        ),
+        Row(
+            "highway-critics-matched",
+            "the same, width × 0.71: not more parameters than the residual network",
+            "110",
+            {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.71},
         ),
     ]
     return Experiment("extensions", "what is not in the paper; CIFAR-10", tuple(rows))

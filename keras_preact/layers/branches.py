@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_rate
+from keras_preact.layers.convolutions import HE_BY_FAN_OUT, WeightLayer
 from keras_preact.layers.placements import NORM, RELU, Placement
-from keras_preact.layers.shortcuts import HE_BY_FAN_OUT, convolution_multiply_adds, for_keras
 
 BLOCKS = ("basic", "bottleneck", "single")
 BIASES = ("none", "unnormalized", "all")
@@ -106,50 +104,6 @@ class ConstantPadding2D(keras.layers.ZeroPadding2D):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "value": self.value}
-
-
-@dataclass(frozen=True)
-class WeightLayer:
-    """One convolution of a branch: filters, kernel size, strides, dilation, groups."""
-
-    filters: int
-    kernel_size: int
-    strides: int = 1
-    dilation: int = 1
-    groups: int = 1
-
-    def layers(
-        self,
-        name: str,
-        data_format: str,
-        dtype: Any,
-        *,
-        kernel_initializer: Any = HE_BY_FAN_OUT,
-        use_bias: bool = False,
-    ) -> list[keras.layers.Layer]:
-        """Return the convolution as one layer, or two: a strided one pads by itself, equally on all sides.
-
-        With Keras's "same" padding, an even image and stride 2, the windows would be centred on the odd pixels,
-        while a strided 1×1 shortcut reads the even ones; equal padding, the authors', centres both alike.
-        """
-        pads = self.strides > 1 and self.kernel_size > 1
-        convolution = keras.layers.Conv2D(
-            self.filters,
-            self.kernel_size,
-            strides=self.strides,
-            padding="valid" if pads else "same",
-            dilation_rate=self.dilation,
-            groups=self.groups,
-            use_bias=use_bias,
-            data_format=data_format,
-            kernel_initializer=for_keras(kernel_initializer),
-            dtype=dtype,
-            name=name,
-        )
-        if not pads:
-            return [convolution]
-        padding = self.dilation * (self.kernel_size // 2)
-        return [keras.layers.ZeroPadding2D(padding, data_format, dtype=dtype, name=f"{name}_pad"), convolution]
 
 
 def weight_layers(
@@ -271,17 +225,3 @@ def residual_branch(
     gamma = {"gamma_initializer": "zeros"} if zero_init and ends_in_norm else {}
     layers += operations(placement.last, convolutions[-1].filters, "norm_last", normalize, **gamma)
     return layers
-
-
-def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: Any) -> int:
-    """Return the multiply-adds, on one image or sequence, of the products in `layers`, called in order."""
-    total, shape = 0, tuple(input_shape)
-    for layer in layers:
-        if isinstance(layer, keras.layers.Conv2D):
-            total += convolution_multiply_adds(layer, shape)
-        elif isinstance(layer, keras.layers.Dense):
-            total += math.prod(shape[1:-1]) * layer.kernel.shape[0] * layer.kernel.shape[1]
-        elif hasattr(layer, "multiply_adds"):
-            total += layer.multiply_adds(shape)
-        shape = layer.compute_output_shape(shape)
-    return total

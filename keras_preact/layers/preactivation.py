@@ -167,6 +167,7 @@ def normalization(
     momentum: float = 0.9,
     epsilon: float = 1e-5,
     gamma_initializer: str = "ones",
+    center: bool = True,
     name: str = "norm",
     dtype: Any = None,
 ) -> list[keras.layers.Layer]:
@@ -181,6 +182,7 @@ def normalization(
         momentum: of batch norm's moving statistics.
         epsilon: added to the variance.
         gamma_initializer: of the scale.
+        center: whether there is an offset. Default `True`.
         name: prefix of the layers' names.
         dtype: dtype or dtype policy of the layers.
 
@@ -195,7 +197,13 @@ def normalization(
     ['GroupNormalization', 'ReLU']
     """
     check_choice("normalization", kind, NORMALIZATIONS)
-    shared: dict[str, Any] = {"epsilon": epsilon, "gamma_initializer": gamma_initializer, "name": name, "dtype": dtype}
+    shared: dict[str, Any] = {
+        "epsilon": epsilon,
+        "gamma_initializer": gamma_initializer,
+        "center": center,
+        "name": name,
+        "dtype": dtype,
+    }
     if kind == "batch":
         layer_type = PreActivation if relu else BatchNorm
         return [layer_type(axis=axis, momentum=momentum, **shared)]

@@ -1,4 +1,4 @@
-"""h: the shortcuts of Table 1 and one that came later, and what a shortcut does where a unit changes the shape.
+"""h: the shortcuts of Table 1 and two that are not in it, and what a shortcut does where a unit changes the shape.
 
 Each shortcut is a layer called on (x, residual) that returns their combination, the y of Eq. (1). It takes both
 because gating couples them; the others leave the residual as it is, or scale it.
@@ -7,57 +7,25 @@ because gating couples them; the others leave the residual as it is, or scale it
 from __future__ import annotations
 
 import ast
+from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_rate
+from keras_preact.layers.branches import residual_branch, weight_layers
+from keras_preact.layers.convolutions import (
+    HE_BY_FAN_OUT,
+    HE_NORMAL,
+    check_kernel_initializer,
+    convolution_multiply_adds,
+    for_keras,
+    sequence_multiply_adds,
+    subsampled_shape,
+)
+from keras_preact.layers.placements import Placement
 from keras_preact.layers.preactivation import channel_axis, normalization
-
-HE_BY_FAN_OUT = "he_by_fan_out"
-"""The name that units and builders take for `HE_NORMAL`."""
-HE_NORMAL = {
-    "class_name": "VarianceScaling",
-    # N(0, 2 / (k² · filters)): He initialization by fan-out, not truncated, as in the authors' code.
-    "config": {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
-}
-
-
-def check_kernel_initializer(initializer: Any) -> Any:
-    """Return a kernel initializer as it stands in configurations: a name, or what Keras writes of an object.
-
-    Not an object, because one draws the same numbers for each layer that it is given to.
-
-    Args:
-        initializer: `"he_by_fan_out"`, or anything that Keras takes for an initializer.
-
-    Raises:
-        InputError: there is no such initializer.
-
-    >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
-    'HeNormal'
-    """
-    if initializer == HE_BY_FAN_OUT:
-        return initializer
-    try:
-        known = keras.initializers.get(initializer)
-    except (ValueError, TypeError):
-        known = None
-    if known is None:
-        raise InputError(
-            f"there is no kernel initializer {initializer!r}; give he_by_fan_out or one of Keras's, as glorot_uniform"
-        )
-    return initializer if isinstance(initializer, (str, dict)) else keras.initializers.serialize(known)
-
-
-def for_keras(initializer: Any) -> Any:
-    """Return a checked kernel initializer as Keras's layers take it.
-
-    >>> for_keras("he_by_fan_out")["config"]["mode"]
-    'fan_out'
-    """
-    return HE_NORMAL if initializer == HE_BY_FAN_OUT else initializer
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -79,7 +47,7 @@ class Shortcut(keras.layers.Layer):
     """
 
     changes_shape = False
-    """Whether the shortcut itself can map x to another shape (the 1×1 convolution does)."""
+    """Whether the shortcut itself can map x to another shape (those with convolutions of their own do)."""
     keeps_identity = False
     """Whether h(x) = x, whatever becomes of F."""
 
@@ -222,27 +190,8 @@ class ShortcutOnlyGating(_Gating):
         return (1.0 - self.gate(x)) * x + residual
 
 
-@keras.saving.register_keras_serializable(package="keras_preact")
-class ConvShortcut(Shortcut):
-    """h(x) = W x by a 1×1 convolution on every unit (section 3.1; option C of the first ResNet paper).
-
-    Where the unit changes the shape, this convolution does that too: no other projection stands before it.
-
-    Args:
-        strides: of the convolution. Default 1.
-        normalize: kind of normalization after the convolution, as in `normalization`. Default `"none"`.
-        momentum: of batch norm.
-        epsilon: of the normalization.
-        kernel_initializer: as in `ResidualUnit`.
-        use_bias: whether the convolution has a bias. Default `False`.
-        **kwargs: as in `Shortcut`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> tuple(ConvShortcut(strides=2)(np.ones((1, 8, 8, 4)), np.ones((1, 4, 4, 16))).shape)
-    (1, 4, 4, 16)
-    """
+class _Projecting(Shortcut):
+    """A shortcut with convolutions of its own, which changes the shape where the unit does."""
 
     changes_shape = True
 
@@ -264,20 +213,56 @@ class ConvShortcut(Shortcut):
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
         self.use_bias = bool(use_bias)
 
-    def build(self, x_shape: Any, residual_shape: Any) -> None:
-        self.projection = Projection(
+    def _build_projection(self, x_shape: Any, residual_shape: Any) -> Projection:
+        projection = Projection(
             residual_shape[channel_axis(self.data_format)],
-            strides=self.strides,
-            normalize=self.normalize,
-            momentum=self.momentum,
-            epsilon=self.epsilon,
-            kernel_initializer=self.kernel_initializer,
-            use_bias=self.use_bias,
+            **self._projection_config(),
             data_format=self.data_format,
             dtype=self.dtype_policy,
             name="projection",
         )
-        self.projection.build(x_shape)
+        projection.build(x_shape)
+        return projection
+
+    def _projection_config(self) -> dict[str, Any]:
+        return {
+            "strides": self.strides,
+            "normalize": self.normalize,
+            "momentum": self.momentum,
+            "epsilon": self.epsilon,
+            "kernel_initializer": self.kernel_initializer,
+            "use_bias": self.use_bias,
+        }
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), **self._projection_config()}
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class ConvShortcut(_Projecting):
+    """h(x) = W x by a 1×1 convolution on every unit (section 3.1; option C of the first ResNet paper).
+
+    Where the unit changes the shape, this convolution does that too: no other projection stands before it.
+
+    Args:
+        strides: of the convolution. Default 1.
+        normalize: kind of normalization after the convolution, as in `normalization`. Default `"none"`; a unit
+            gives its own where F ends in one.
+        momentum: of batch norm.
+        epsilon: of the normalization.
+        kernel_initializer: as in `ResidualUnit`.
+        use_bias: whether the convolution has a bias. Default `False`.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(ConvShortcut(strides=2)(np.ones((1, 8, 8, 4)), np.ones((1, 4, 4, 16))).shape)
+    (1, 4, 4, 16)
+    """
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        self.projection = self._build_projection(x_shape, residual_shape)
         super().build(x_shape, residual_shape)
 
     def call(self, x: Any, residual: Any) -> Any:
@@ -286,16 +271,85 @@ class ConvShortcut(Shortcut):
     def multiply_adds(self, x_shape: Any) -> int:
         return self.projection.multiply_adds(x_shape)
 
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class HighwayGating(_Projecting):
+    """y = h + g (F − h) with g = σ(T(x) + b) and a T as large as F: Highway networks as the paper's critics have them.
+
+    T is two 3×3 convolutions, each with its normalization, and a ReLU between them; h is x, or where the unit
+    changes the shape a projection of x. The gate reads the unit's own input there too. Those who dispute the rows
+    of gating in Table 1 (`paper.REPRODUCTIONS`) have it so, and nothing after the addition; the gate of the paper
+    is one 1×1 convolution, `ExclusiveGating`.
+
+    Args:
+        gate_bias: initial b, one for each channel. Default -6: at first g is about 0.002, and y about h.
+        strides: of the gate's first convolution and of the projection. Default 1.
+        normalize: kind of normalization after each of these convolutions, as in `normalization`. Default `"none"`;
+            a unit gives its own where F ends in one.
+        momentum: of batch norm.
+        epsilon: of the normalization.
+        kernel_initializer: as in `ResidualUnit`.
+        use_bias: whether the convolutions have a bias. Default `False`.
+        **kwargs: as in `Shortcut`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> x, residual = np.full((1, 2, 2, 4), 3.0), np.full((1, 2, 2, 4), 5.0)
+    >>> bool(np.allclose(HighwayGating(gate_bias=-50)(x, residual), 3.0))
+    True
+    """
+
+    def __init__(self, gate_bias: float = -6.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.gate_bias = float(gate_bias)
+
+    def build(self, x_shape: Any, residual_shape: Any) -> None:
+        axis = channel_axis(self.data_format)
+        filters = residual_shape[axis]
+        normalize = partial(
+            normalization,
+            self.normalize,
+            axis=axis,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+            dtype=self.dtype_policy,
+        )
+        convolutions = residual_branch(
+            weight_layers("basic", filters, strides=self.strides),
+            Placement("gate", "extension"),
+            normalize,
+            data_format=self.data_format,
+            dtype=self.dtype_policy,
+            kernel_initializer=self.kernel_initializer,
+            biases="all" if self.use_bias else "none",
+        )
+        self.gate = [*convolutions, *normalize(channels=filters, center=False, name="norm_last")]
+        shape = x_shape
+        for layer in self.gate:
+            layer.build(shape)
+            shape = layer.compute_output_shape(shape)
+        start = keras.initializers.Constant(self.gate_bias)
+        self.bias = self.add_weight(shape=(filters,), initializer=start, name="gate_bias")
+        keeps_shape = self.strides == 1 and x_shape[axis] == filters
+        self.projection = None if keeps_shape else self._build_projection(x_shape, residual_shape)
+        super().build(x_shape, residual_shape)
+
+    def call(self, x: Any, residual: Any) -> Any:
+        h = x if self.projection is None else self.projection(x)
+        logit = x
+        for layer in self.gate:
+            logit = layer(logit)
+        bias = ops.convert_to_tensor(self.bias)
+        g = ops.sigmoid(logit + (bias[:, None, None] if self.data_format == "channels_first" else bias))
+        return h + g * (residual - h)
+
+    def multiply_adds(self, x_shape: Any) -> int:
+        projection = 0 if self.projection is None else self.projection.multiply_adds(x_shape)
+        return sequence_multiply_adds(self.gate, x_shape) + projection
+
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "strides": self.strides,
-            "normalize": self.normalize,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-            "kernel_initializer": self.kernel_initializer,
-            "use_bias": self.use_bias,
-        }
+        return {**super().get_config(), "gate_bias": self.gate_bias}
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -381,6 +435,7 @@ SHORTCUTS: dict[str, type[Shortcut]] = {
     "dropout": DropoutShortcut,
     # Not in the paper:
     "scaled_residual": ScaledResidual,
+    "highway": HighwayGating,
 }
 
 
@@ -594,31 +649,3 @@ class OptionA(keras.layers.Layer):
             "strides": self.strides,
             "data_format": self.data_format,
         }
-
-
-def subsampled_shape(shape: Any, filters: int, strides: int, data_format: str) -> tuple[Any, ...]:
-    """Return the shape after taking every `strides`-th pixel of `shape` into `filters` channels.
-
-    >>> subsampled_shape((None, 32, 31, 16), 64, 2, "channels_last")
-    (None, 16, 16, 64)
-    """
-    axis = channel_axis(data_format)
-    spatial = [None if size is None else -(-size // strides) for i, size in enumerate(shape) if i not in (0, axis)]
-    return (shape[0], filters, *spatial) if axis == 1 else (shape[0], *spatial, filters)
-
-
-def convolution_multiply_adds(conv: keras.layers.Conv2D, input_shape: Any) -> int:
-    """Return the multiply-adds of a convolution on one image: kernel size × output values (biases not counted).
-
-    >>> conv = keras.layers.Conv2D(16, 3, padding="same")
-    >>> conv.build((None, 32, 32, 3))
-    >>> convolution_multiply_adds(conv, (None, 32, 32, 3)) == 9 * 3 * 16 * 32 * 32
-    True
-    """
-    axis = channel_axis(conv.data_format)
-    output = conv.compute_output_shape((1, *input_shape[1:]))
-    pixels = [size for i, size in enumerate(output) if i not in (0, axis)]
-    weights = 1
-    for size in conv.kernel.shape:
-        weights *= size
-    return int(weights * pixels[0] * pixels[1])

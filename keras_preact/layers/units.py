@@ -15,20 +15,22 @@ from keras_preact.layers.branches import (
     has_bias,
     operations,
     residual_branch,
-    sequence_multiply_adds,
     weight_layers,
+)
+from keras_preact.layers.convolutions import (
+    HE_BY_FAN_OUT,
+    check_kernel_initializer,
+    sequence_multiply_adds,
+    subsampled_shape,
 )
 from keras_preact.layers.placements import Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import channel_axis, normalization
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import (
-    HE_BY_FAN_OUT,
     OptionA,
     Projection,
     Shortcut,
-    check_kernel_initializer,
     get_shortcut,
-    subsampled_shape,
 )
 
 PREACTIVATIONS = ("branch", "shared", "none")
@@ -51,8 +53,8 @@ class ResidualUnit(ResidualLayer):
         shortcut: a name of `SHORTCUTS` (Table 1), with arguments if wanted (`"exclusive_gating(gate_bias=-7)"`), or
             a `Shortcut`. Default `"identity"`.
         shape_change: what brings x to F's shape where the two differ: `"projection"` (1×1 convolution; default) or
-            `"option_a"` (subsample, pad with zeros). The shortcut then acts on its result; the 1×1 convolution
-            shortcut changes the shape itself.
+            `"option_a"` (subsample, pad with zeros). The shortcut then acts on its result; those that have
+            convolutions of their own, `conv` and `highway`, change the shape themselves.
         preactivation: where the placement's first norm and ReLU stand: `"branch"`: inside F, x passes by untouched;
             `"shared"`: before the split, feeding both paths (the first unit of a network, and units that change the
             shape); `"none"`: nowhere, the input comes activated. Default `None`: shared where the unit changes the

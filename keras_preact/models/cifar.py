@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_number
-from keras_preact.layers.branches import WeightLayer
+from keras_preact.layers.convolutions import WeightLayer
 from keras_preact.layers.placements import get_placement
 from keras_preact.models.profiles import conventions
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate
@@ -89,7 +89,7 @@ def cifar_resnet(
     *,
     block: str | None = None,
     remat: bool | str = False,
-    widen_factor: int = 1,
+    widen_factor: float = 1,
     profile: str = "paper",
     shape_change: str | None = None,
     stride_on: str | None = None,
@@ -134,7 +134,8 @@ def cifar_resnet(
             so, in long stages; `False` gives each unit a layer of its own, `stage2_unit07`.
         remat: what these units compute again in the backward pass, to save memory: `"none"` (default), `"unit"`
             or `"segment"`; see `UnitStack`.
-        widen_factor: multiplies the filters of the stages (wide residual networks). Default 1.
+        widen_factor: multiplies the filters of the stages, not the first convolution's (wide residual networks); what
+            is left of a filter is cut off. Default 1.
         profile: whose network, where code bases differ: a name of `PROFILES`, which decides all that is left `None`
             below, and a few things more. Default `"paper"`.
         shape_change: where a unit changes the shape: `"projection"` (the paper) or `"option_a"`.
@@ -174,8 +175,9 @@ def cifar_resnet(
     """
     block, n = cifar_units(depth, bottleneck, block)
     chosen = conventions(profile, "cifar", get_placement(placement))
+    check_number("widen_factor", widen_factor, 1 / FILTERS[0])
     strides = (1, 2, 2)
-    stages = [Stage(filters * widen_factor, n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]
+    stages = [Stage(int(filters * widen_factor), n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]
     network = Network(
         name=name or f"resnet{depth}_{getattr(placement, 'name', placement)}",
         stem=Stem(WeightLayer(FILTERS[0], 3)),

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.branches import WeightLayer
+from keras_preact.layers.convolutions import WeightLayer
 from keras_preact.layers.placements import get_placement
 from keras_preact.models.profiles import conventions
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate

@@ -14,10 +14,16 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.branches import ConstantPadding2D, WeightLayer, has_bias, operations, sequence_multiply_adds
+from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
+from keras_preact.layers.convolutions import (
+    HE_BY_FAN_OUT,
+    WeightLayer,
+    check_kernel_initializer,
+    sequence_multiply_adds,
+)
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
-from keras_preact.layers.shortcuts import HE_BY_FAN_OUT, Shortcut, check_kernel_initializer
+from keras_preact.layers.shortcuts import Shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions

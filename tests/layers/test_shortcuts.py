@@ -1,4 +1,4 @@
-"""Table 1: the six shortcuts, one that came later, and what changes the shape."""
+"""Table 1: the six shortcuts, two that are not in it, and what changes the shape."""
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from keras_preact.layers import (
     ConvShortcut,
     DropoutShortcut,
     ExclusiveGating,
+    HighwayGating,
     IdentityShortcut,
     OptionA,
     Projection,
@@ -24,12 +25,12 @@ from keras_preact.layers import (
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(8, 6, 6, 4)).astype("float32")
 F = RNG.normal(size=(8, 6, 6, 4)).astype("float32")
-WITH_WEIGHTS = ("exclusive_gating", "shortcut_only_gating", "conv", "scaled_residual")
+WITH_WEIGHTS = ("exclusive_gating", "shortcut_only_gating", "conv", "scaled_residual", "highway")
 
 
 @pytest.mark.parametrize("name", SHORTCUTS)
 def test_harness(name):
-    options = {"gate_bias": -1.0} if "gating" in name else {}
+    options = {"gate_bias": -1.0} if "gating" in name or name == "highway" else {}
     check_layer(lambda **more: SHORTCUTS[name](**options, **more), (X, F), trainable=name in WITH_WEIGHTS)
 
 
@@ -76,6 +77,42 @@ def test_gates_start_at_the_sigmoid_of_their_bias(bias):
     y = array(layer(np.zeros_like(X) + 1e-30, F))
     np.testing.assert_allclose(y, F, atol=1e-6)
     assert array(layer.gate.bias).tolist() == [bias] * 4
+
+
+def same_3x3(x, kernel, strides=1):
+    """The sum over a 3×3 window, zeros outside: a convolution written as nine products of matrices."""
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    height, width = x.shape[1:3]
+    windows = [(i, j, padded[:, i : i + height : strides, j : j + width : strides]) for i in range(3) for j in range(3)]
+    return sum(window @ kernel[i, j] for i, j, window in windows)
+
+
+@pytest.mark.parametrize("strides", [1, 2])
+def test_highway_gating_is_its_equation_and_its_gate_reads_the_units_own_input(strides):
+    layer = HighwayGating(gate_bias=-1, strides=strides)
+    residual = F if strides == 1 else RNG.normal(size=(8, 3, 3, 6)).astype("float32")
+    y = array(layer(X, residual))
+    by_name = {weight.path.split("/", 1)[-1]: array(weight) for weight in layer.weights}
+    first, second = (next(w for name, w in by_name.items() if f"conv{k}/kernel" in name) for k in (1, 2))
+    gate = 1 / (1 + np.exp(1 - same_3x3(np.maximum(same_3x3(X, first, strides), 0), second)))
+    h = X if strides == 1 else X[:, ::2, ::2] @ array(layer.projection.conv.kernel)[0, 0]
+    np.testing.assert_allclose(y, (1 - gate) * h + gate * residual, rtol=1e-3, atol=1e-3)
+    assert (layer.projection is None) == (strides == 1)
+
+
+def test_highway_gates_start_at_the_sigmoid_of_their_bias_with_every_normalization():
+    for normalize in ("batch", "group", "none"):
+        layer = HighwayGating(gate_bias=-3, normalize=normalize)
+        y = array(layer(np.zeros_like(X), np.ones_like(X), training=True))
+        np.testing.assert_allclose(y, 1 / (1 + np.exp(3)), rtol=1e-5)
+        check_layer(lambda n=normalize, **more: HighwayGating(gate_bias=-1, normalize=n, **more), (X, F))
+
+
+def test_highway_multiply_adds_are_the_gates_and_where_it_has_one_the_projections():
+    for strides, pixels, projection in ((1, 36, 0), (2, 9, 9 * 4 * 4)):
+        layer = HighwayGating(strides=strides)
+        layer.build(X.shape, (8, 6 // strides, 6 // strides, 4))
+        assert layer.multiply_adds((None, 6, 6, 4)) == 2 * 9 * 4 * 4 * pixels + projection
 
 
 def test_dropout_keeps_the_expectation_and_leaves_the_residual_alone():

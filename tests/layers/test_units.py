@@ -40,7 +40,7 @@ def test_harness_where_the_shape_changes(placement):
 @pytest.mark.parametrize("options", [{}, {"strides": 2, "filters": 24}, {"strides": 2, "shape_change": "option_a"}])
 def test_harness_of_shortcuts(shortcut, options):
     options = {"filters": 16, **options}
-    if "gating" in shortcut:
+    if "gating" in shortcut or shortcut == "highway":
         shortcut = f"{shortcut}(gate_bias=-1)"
     if shortcut == "scaled_residual":  # as it begins, at 0, F has no gradient yet
         shortcut = "scaled_residual(initial=0.5)"
@@ -145,8 +145,9 @@ def test_variants_act_after_what_changes_the_shape(shortcut):
     assert type(unit.shortcut) is SHORTCUTS[shortcut]
 
 
-def test_the_convolution_shortcut_changes_the_shape_by_itself():
-    unit = ResidualUnit(32, strides=2, shortcut="conv")
+@pytest.mark.parametrize("shortcut", ["conv", "highway"])
+def test_shortcuts_with_convolutions_change_the_shape_by_themselves(shortcut):
+    unit = ResidualUnit(32, strides=2, shortcut=shortcut)
     unit.build(X.shape)
     assert unit.reshape == []
 

@@ -6,6 +6,7 @@ import pytest
 from harness import array
 
 from keras_preact import InputError, paper
+from keras_preact.experiments.grid import EXPERIMENTS
 from keras_preact.layers import PLACEMENTS, ResidualUnit
 from keras_preact.models import cifar_resnet, cifar_units, multiply_adds
 from keras_preact.models.resnet import units_in
@@ -161,6 +162,23 @@ def test_widths_of_wide_and_grouped_networks():
     assert [wide.get_layer(f"stage{s}_unit01").output.shape[-1] for s in (1, 2, 3)] == [32, 64, 128]
     grouped = cifar_resnet(11, groups=4, width_per_group=32)
     assert grouped.get_layer("stage1_unit01").convolutions[1].groups == 4
+
+
+def test_a_fractional_widening_narrows_the_stages_and_leaves_the_stem():
+    narrow = cifar_resnet(14, widen_factor=0.875)
+    assert [narrow.get_layer(f"stage{s}_unit01").output.shape[-1] for s in (1, 2, 3)] == [14, 28, 56]
+    assert narrow.get_layer("stage1_unit01").changes_shape
+    for factor in (0, 0.01, -1, "2", float("nan")):
+        with pytest.raises(InputError, match="widen_factor is"):
+            cifar_resnet(14, widen_factor=factor)
+
+
+def test_the_critics_highway_network_has_their_parameters_and_the_matched_one_not_more_than_the_residual_network():
+    theirs = next(entry for entry in paper.REPRODUCTIONS if entry.network.startswith("Highway"))
+    rows = {row.name: row.options for row in EXPERIMENTS["extensions"].rows}
+    assert trainable(cifar_resnet(110, **rows["highway-critics"])) == theirs.parameters
+    matched = trainable(cifar_resnet(110, **rows["highway-critics-matched"]))
+    assert 0.97 < matched / PUBLISHED["cifar10", 110, "full_preactivation"] <= 1
 
 
 def test_drop_path_grows_linearly_from_zero():

@@ -1,0 +1,143 @@
+"""A convolution: how it begins, what it costs, and how a strided one is padded. Branches and shortcuts share it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+
+from keras_preact.errors import InputError
+from keras_preact.layers.preactivation import channel_axis
+
+HE_BY_FAN_OUT = "he_by_fan_out"
+"""The name that units and builders take for `HE_NORMAL`."""
+HE_NORMAL = {
+    "class_name": "VarianceScaling",
+    # N(0, 2 / (k² · filters)): He initialization by fan-out, not truncated, as in the authors' code.
+    "config": {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
+}
+
+
+def check_kernel_initializer(initializer: Any) -> Any:
+    """Return a kernel initializer as it stands in configurations: a name, or what Keras writes of an object.
+
+    Not an object, because one draws the same numbers for each layer that it is given to.
+
+    Args:
+        initializer: `"he_by_fan_out"`, or anything that Keras takes for an initializer.
+
+    Raises:
+        InputError: there is no such initializer.
+
+    >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
+    'HeNormal'
+    """
+    if initializer == HE_BY_FAN_OUT:
+        return initializer
+    try:
+        known = keras.initializers.get(initializer)
+    except (ValueError, TypeError):
+        known = None
+    if known is None:
+        raise InputError(
+            f"there is no kernel initializer {initializer!r}; give he_by_fan_out or one of Keras's, as glorot_uniform"
+        )
+    return initializer if isinstance(initializer, (str, dict)) else keras.initializers.serialize(known)
+
+
+def for_keras(initializer: Any) -> Any:
+    """Return a checked kernel initializer as Keras's layers take it.
+
+    >>> for_keras("he_by_fan_out")["config"]["mode"]
+    'fan_out'
+    """
+    return HE_NORMAL if initializer == HE_BY_FAN_OUT else initializer
+
+
+@dataclass(frozen=True)
+class WeightLayer:
+    """One convolution of a branch: filters, kernel size, strides, dilation, groups."""
+
+    filters: int
+    kernel_size: int
+    strides: int = 1
+    dilation: int = 1
+    groups: int = 1
+
+    def layers(
+        self,
+        name: str,
+        data_format: str,
+        dtype: Any,
+        *,
+        kernel_initializer: Any = HE_BY_FAN_OUT,
+        use_bias: bool = False,
+    ) -> list[keras.layers.Layer]:
+        """Return the convolution as one layer, or two: a strided one pads by itself, equally on all sides.
+
+        With Keras's "same" padding, an even image and stride 2, the windows would be centred on the odd pixels,
+        while a strided 1×1 shortcut reads the even ones; equal padding, the authors', centres both alike.
+        """
+        pads = self.strides > 1 and self.kernel_size > 1
+        convolution = keras.layers.Conv2D(
+            self.filters,
+            self.kernel_size,
+            strides=self.strides,
+            padding="valid" if pads else "same",
+            dilation_rate=self.dilation,
+            groups=self.groups,
+            use_bias=use_bias,
+            data_format=data_format,
+            kernel_initializer=for_keras(kernel_initializer),
+            dtype=dtype,
+            name=name,
+        )
+        if not pads:
+            return [convolution]
+        padding = self.dilation * (self.kernel_size // 2)
+        return [keras.layers.ZeroPadding2D(padding, data_format, dtype=dtype, name=f"{name}_pad"), convolution]
+
+
+def subsampled_shape(shape: Any, filters: int, strides: int, data_format: str) -> tuple[Any, ...]:
+    """Return the shape after taking every `strides`-th pixel of `shape` into `filters` channels.
+
+    >>> subsampled_shape((None, 32, 31, 16), 64, 2, "channels_last")
+    (None, 16, 16, 64)
+    """
+    axis = channel_axis(data_format)
+    spatial = [None if size is None else -(-size // strides) for i, size in enumerate(shape) if i not in (0, axis)]
+    return (shape[0], filters, *spatial) if axis == 1 else (shape[0], *spatial, filters)
+
+
+def convolution_multiply_adds(conv: keras.layers.Conv2D, input_shape: Any) -> int:
+    """Return the multiply-adds of a convolution on one image: kernel size × output values (biases not counted).
+
+    >>> conv = keras.layers.Conv2D(16, 3, padding="same")
+    >>> conv.build((None, 32, 32, 3))
+    >>> convolution_multiply_adds(conv, (None, 32, 32, 3)) == 9 * 3 * 16 * 32 * 32
+    True
+    """
+    axis = channel_axis(conv.data_format)
+    output = conv.compute_output_shape((1, *input_shape[1:]))
+    pixels = [size for i, size in enumerate(output) if i not in (0, axis)]
+    weights = 1
+    for size in conv.kernel.shape:
+        weights *= size
+    return int(weights * pixels[0] * pixels[1])
+
+
+def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: Any) -> int:
+    """Return the multiply-adds, on one image or sequence, of the products in `layers`, called in order."""
+    total, shape = 0, tuple(input_shape)
+    for layer in layers:
+        if isinstance(layer, keras.layers.Conv2D):
+            total += convolution_multiply_adds(layer, shape)
+        elif isinstance(layer, keras.layers.Dense):
+            total += math.prod(shape[1:-1]) * layer.kernel.shape[0] * layer.kernel.shape[1]
+        elif hasattr(layer, "multiply_adds"):
+            total += layer.multiply_adds(shape)
+        shape = layer.compute_output_shape(shape)
+    return total
