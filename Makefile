@@ -18,7 +18,7 @@ BUDGET ?= cpu
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Of itself TensorFlow leaves oneDNN alone on processors without AVX-512, where it is nearly twice as fast too.
+# Of itself TensorFlow leaves oneDNN alone on processors without AVX-512, where it is faster too.
 ONEDNN = TF_ENABLE_ONEDNN_OPTS=1
 # TensorFlow's own log lines would stand in stored outputs; the figures here are those of the processor.
 QUIET = $(ONEDNN) KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=

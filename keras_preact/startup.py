@@ -2,7 +2,7 @@
 
 Importing TensorFlow writes half a dozen lines about its build to the standard error, some of them whatever
 `TF_CPP_MIN_LOG_LEVEL` says. They would stand above every answer of the command. And without being told to, it leaves
-oneDNN alone on processors without AVX-512: a step of ResNet-32 takes nearly twice as long there. In somebody's own
+oneDNN alone on processors without AVX-512: every training step takes longer for it. In somebody's own
 program or notebook nothing is touched.
 """
 

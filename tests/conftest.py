@@ -20,7 +20,7 @@ if os.environ.get("KERAS_PREACT_TESTS_HIDE_TENSORFLOW"):
     _hide("tensorflow", "tensorflow_datasets")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-# On processors without AVX-512 TensorFlow leaves it alone: half as fast, and no convolutions of channels_first images.
+# On processors without AVX-512 TensorFlow leaves it alone: slower, and no convolutions of channels_first images.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 # JAX compiles in every process anew, a second for each shape of random weights: the tests' processes share it.
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "jax"))
