@@ -82,9 +82,31 @@ def basic_multiply_adds(n):
     return first + stages - narrower + projections + 640
 
 
+def bottleneck_multiply_adds(n, stride_on):
+    """Pre-activation 9n+2: 1×1 from c channels, 3×3, 1×1 to 4w; a stage's first unit has its stride on one of two."""
+    total, channels = 9 * 3 * 16 * 32**2 + 4 * 64 * 10, 16
+    for w in WIDTHS:
+        pixels, before = (512 // w) ** 2, (512 // w) ** 2 * (1 if w == 16 else 4)
+        first = pixels if stride_on == "1x1" else before
+        total += first * channels * w + pixels * (9 * w * w + 4 * w * w + channels * 4 * w)
+        total += (n - 1) * pixels * (4 * w * w + 9 * w * w + 4 * w * w)
+        channels = 4 * w
+    return total
+
+
 @pytest.mark.parametrize("depth", [20, 110])
 def test_multiply_adds(depth):
-    assert multiply_adds(cifar_resnet(depth)) == basic_multiply_adds((depth - 2) // 6)
+    n = (depth - 2) // 6
+    assert multiply_adds(cifar_resnet(depth)) == basic_multiply_adds(n)
+    projections = 16 * 32 * 16**2 + 32 * 64 * 8**2
+    assert multiply_adds(cifar_resnet(depth, profile="fb_resnet_torch")) == basic_multiply_adds(n) - projections
+
+
+@pytest.mark.parametrize("depth", [164, 1001])
+@pytest.mark.parametrize(("profile", "stride_on"), [("paper", "3x3"), ("resnet_1k_layers", "1x1")])
+def test_multiply_adds_of_bottlenecks(depth, profile, stride_on):
+    network = cifar_resnet(depth, profile=profile, rolled=True)
+    assert multiply_adds(network) == bottleneck_multiply_adds((depth - 2) // 9, stride_on)
 
 
 def test_names_of_units_and_model():
