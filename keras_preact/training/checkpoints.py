@@ -94,6 +94,11 @@ class Checkpoint:
         """Return the checkpoint files, oldest first."""
         return sorted(self.folder.glob("step-*.npz"))
 
+    def last_step(self) -> int | None:
+        """Return the number of steps after which the newest checkpoint was written; `None` where there is none."""
+        files = self.files()
+        return int(files[-1].stem.removeprefix("step-")) if files else None
+
     def restore(self) -> int:
         """Load the newest checkpoint that is whole; return its step, or 0 where there is none.
 

@@ -101,16 +101,11 @@ class RunFolder:
             raise InputError(f"{self.record_path} cannot be read: {error}; restore it or start a new run") from None
 
     def update_record(self, **changes: Any) -> dict[str, Any]:
-        """Change entries of run.json, aside and renamed; return all of it."""
+        """Change entries of run.json, aside and renamed, and take out those that are `None`; return all of it."""
         record = {**(self.record() if self.record_path.exists() else {}), **changes}
+        record = {key: value for key, value in record.items() if value is not None}
         write_atomically(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         return record
-
-    def drop_from_record(self, key: str) -> None:
-        """Take an entry out of run.json, if it is there."""
-        record = self.record()
-        if record.pop(key, None) is not None:
-            write_atomically(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
     def metrics(self) -> list[dict[str, float]]:
         """Return the rows of metrics.csv, numbers as numbers."""
@@ -145,9 +140,6 @@ class Onlooker(RunFolder):
 
     def update_record(self, **changes: Any) -> dict[str, Any]:
         return changes
-
-    def drop_from_record(self, key: str) -> None:
-        pass
 
     def append_metrics(self, row: dict[str, float]) -> None:
         pass

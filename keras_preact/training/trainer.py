@@ -86,12 +86,12 @@ class Diverged(Exception):
         step: after which it was seen.
         examples: indices of that step's batch in the training data, where they have an order.
         path: the run's folder.
+        kept: the step after which the state in it was kept, or `None`.
     """
 
-    def __init__(self, what: str, step: int, examples: Sequence[int], path: Path) -> None:
+    def __init__(self, what: str, step: int, examples: Sequence[int], path: Path, kept: int | None) -> None:
         shown = ", ".join(map(str, examples[:8])) + (", …" if len(examples) > 8 else "")
-        kept = [int(file.stem.removeprefix("step-")) for file in RunFolder(path).checkpoints_path.glob("step-*.npz")]
-        good = f"the state after step {max(kept)} is kept" if kept else "no state was kept before it"
+        good = "no state was kept before it" if kept is None else f"the state after step {kept} is kept"
         batch = f", of the training examples {shown}" if examples else ""
         super().__init__(
             f"{what} at step {step}{batch}; {good} in {path}; lower the learning rate, or look at these examples"
@@ -99,6 +99,7 @@ class Diverged(Exception):
         self.step = step
         self.examples = list(examples)
         self.path = path
+        self.kept = kept
 
 
 @dataclass(frozen=True)
@@ -379,7 +380,7 @@ class _Recorder(keras.callbacks.Callback):
         self.folder.update_record(step=self.step, seconds=round(self.seconds, 1))
 
     def _diverged(self, what: str) -> Diverged:
-        return Diverged(what, self.step, self.examples(self.step - 1), self.folder.path)
+        return Diverged(what, self.step, self.examples(self.step - 1), self.folder.path, self.checkpoint.last_step())
 
 
 def _inner(optimizer: Any) -> Any:
@@ -542,10 +543,9 @@ def _fit(
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
         recorder.keep_metrics()
-    folder.update_record(status="running")
-    folder.drop_from_record("diverged")
+    folder.update_record(status="running", diverged=None)
     watchers = [*callbacks, recorder, *_tensorboard(folder)]
-    test_batch = TEST_BATCH - TEST_BATCH % config.devices
+    test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
     try:
         with _handles_signals(recorder.ask_to_stop):
             for part in parts(step, config.recipe.steps, steps_per_epoch):
