@@ -235,23 +235,18 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
 
 def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
     """Return images as the recipe has them come to the network: their pixels scaled, padded, cropped and flipped."""
-    inputs = config.recipe.inputs
-    if inputs == "per_channel":
+    augmented = PadCropFlip(seed=config.seed, name="augmentation") if config.recipe.augment else lambda x: x
+    if config.recipe.inputs == "per_image":  # of what is left by the crop, its black border included
+        pixels = keras.layers.Rescaling(1.0, dtype="float32", name="pixels")(images)
+        standardize = {"center": False, "scale": False, "epsilon": 1e-3, "dtype": "float32"}
+        return keras.layers.LayerNormalization((1, 2, 3), **standardize, name="standardization")(augmented(pixels))
+    if config.recipe.inputs == "per_channel":
         mean, deviation = train.channel_moments()
         moments = {"mean": mean.tolist(), "variance": np.square(deviation).tolist()}
-        scaled = keras.layers.Normalization(**moments, dtype="float32", name="standardization")
-    elif inputs == "per_image":
-        scaled = keras.layers.Rescaling(1.0, dtype="float32", name="pixels")
-    else:
-        scaled = PerPixelMean(name="per_pixel_mean")
-    x = scaled(images)
-    if inputs == "per_pixel_mean":
-        scaled.adapt(train)
-    if config.recipe.augment:
-        x = PadCropFlip(seed=config.seed, name="augmentation")(x)
-    if inputs == "per_image":  # of what is left by the crop, its black border included
-        standardize = {"center": False, "scale": False, "epsilon": 1e-3, "dtype": "float32"}
-        x = keras.layers.LayerNormalization((1, 2, 3), **standardize, name="standardization")(x)
+        return augmented(keras.layers.Normalization(**moments, dtype="float32", name="standardization")(images))
+    centred = PerPixelMean(name="per_pixel_mean")
+    x = augmented(centred(images))
+    centred.adapt(train)
     return x
 
 
