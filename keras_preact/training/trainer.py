@@ -244,9 +244,10 @@ def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
         mean, deviation = train.channel_moments()
         moments = {"mean": mean.tolist(), "variance": np.square(deviation).tolist()}
         return augmented(keras.layers.Normalization(**moments, dtype="float32", name="standardization")(images))
-    centred = PerPixelMean(name="per_pixel_mean")
+    centred = PerPixelMean(name="per_pixel_mean")  # of 0, until it is adapted
     x = augmented(centred(images))
-    centred.adapt(train)
+    if config.recipe.inputs == "per_pixel_mean":
+        centred.adapt(train)
     return x
 
 
