@@ -56,11 +56,20 @@ def _is_ampere(compute_capability: str) -> bool:
 
 def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the processor has instructions for bfloat16; `False` where it does not say so."""
+    return widest_instructions(cpuinfo) in ("AMX", "AVX512-BF16")
+
+
+def widest_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
+    """Return the widest instructions that speed depends on, or `None` where the processor does not say.
+
+    Processors of one name differ in them.
+    """
     try:
         flags = cpuinfo.read_text().split()
     except OSError:
-        return False
-    return "avx512_bf16" in flags or "amx_bf16" in flags
+        return None
+    known = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
+    return next((name for flag, name in known.items() if flag in flags), None)
 
 
 def check_precision(precision: str) -> None:

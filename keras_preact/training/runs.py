@@ -15,6 +15,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.training.device import widest_instructions
 from keras_preact.training.distribute import process
 from keras_preact.version import __version__
 
@@ -221,7 +222,7 @@ def hardware() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _processor(),
-        "instructions": _instructions(),
+        "instructions": widest_instructions(),
         "cores": cores,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "accelerators": _accelerators(),
@@ -235,13 +236,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return the widest instructions that speed depends on: processors of one name differ in them by several times."""
-    flags = cpuinfo.read_text().split() if cpuinfo.exists() else []
-    known = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "avx512f": "AVX-512", "avx2": "AVX2"}
-    return next((name for flag, name in known.items() if flag in flags), None)
 
 
 def _accelerators() -> list[str]:

@@ -23,6 +23,21 @@ def test_a_precision_that_the_backend_lacks_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("flags", "widest"),
+    [
+        ("sse2 avx avx2", "AVX2"),
+        ("avx2 avx512f avx512_bf16", "AVX512-BF16"),
+        ("avx2 avx512f", "AVX-512"),
+        ("vfp", None),
+    ],
+)
+def test_the_widest_instructions_of_a_processor(tmp_path, flags, widest):
+    (tmp_path / "cpuinfo").write_text(f"model name : P\nflags : {flags}\n")
+    assert device.widest_instructions(tmp_path / "cpuinfo") == widest
+    assert device.widest_instructions(tmp_path / "nothing") is None
+
+
+@pytest.mark.parametrize(
     "flags, multiplies", [("fpu avx512f avx512_bf16", True), ("fpu amx_bf16", True), ("fpu avx512f", False)]
 )
 def test_a_processor_multiplies_bfloat16_where_its_flags_say_so(flags, multiplies, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.training import RunFolder, next_free_folder
-from keras_preact.training.runs import METRICS, _instructions, environment
+from keras_preact.training.runs import METRICS, environment
 
 
 def row(step):
@@ -56,21 +56,6 @@ def test_what_is_no_run_is_refused(tmp_path):
 def test_the_next_free_folder(tmp_path):
     (tmp_path / "demo-001").mkdir()
     assert next_free_folder(tmp_path, "demo").name == "demo-002"
-
-
-@pytest.mark.parametrize(
-    ("flags", "widest"),
-    [
-        ("sse2 avx avx2", "AVX2"),
-        ("avx2 avx512f avx512_bf16", "AVX512-BF16"),
-        ("avx2 avx512f", "AVX-512"),
-        ("vfp", None),
-    ],
-)
-def test_the_widest_instructions_of_a_processor(tmp_path, flags, widest):
-    (tmp_path / "cpuinfo").write_text(f"model name : P\nflags : {flags}\n")
-    assert _instructions(tmp_path / "cpuinfo") == widest
-    assert _instructions(tmp_path / "nothing") is None
 
 
 def test_provenance_names_versions_commit_and_hardware_but_no_host_and_no_path():
