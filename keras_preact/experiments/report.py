@@ -274,7 +274,7 @@ This page is written by `keras-preact results`; it is not edited by hand.
 One folder a run, as `keras-preact train` left it, without the weights and the logs:
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
-  hardware, time, result;
+  hardware (of each part, where the run was stopped and resumed), time, result;
 * `metrics.csv`: errors (%), losses and learning rate of every epoch. The training columns are means over the epoch, on
   augmented images;
 * `curves.png`: both errors against steps.
@@ -306,10 +306,16 @@ def _runs_table(store: Store) -> str:
 
 
 def _machine(run: Run) -> str:
-    hardware = run.record["environment"]["hardware"]
+    """Say on what a run ran, in words; one that was stopped may have gone on on another machine."""
+    parts = [run.record["environment"], *run.record.get("resumed", [])]
+    machines = dict.fromkeys(_hardware(part["hardware"]) for part in parts)
+    return f"{', then '.join(machines)}, {run.config.precision}"
+
+
+def _hardware(hardware: dict[str, Any]) -> str:
     instructions = f" ({known})" if (known := hardware.get("instructions")) else ""  # runs of old do not say
     cores = f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}{instructions}"
-    return f"{', '.join(hardware['accelerators']) or cores}, {run.config.precision}"
+    return ", ".join(hardware["accelerators"]) or cores
 
 
 def _unit(run: Run) -> str:

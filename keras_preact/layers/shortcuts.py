@@ -7,6 +7,7 @@ because gating couples them; the others leave the residual as it is, or scale it
 from __future__ import annotations
 
 import ast
+import inspect
 from functools import partial
 from typing import Any
 
@@ -283,14 +284,7 @@ class HighwayGating(_Projecting):
 
     Args:
         gate_bias: initial b, one for each channel. Default -6: at first g is about 0.002, and y about h.
-        strides: of the gate's first convolution and of the projection. Default 1.
-        normalize: kind of normalization after each of these convolutions, as in `normalization`. Default `"none"`;
-            a unit gives its own where F ends in one.
-        momentum: of batch norm.
-        epsilon: of the normalization.
-        kernel_initializer: as in `ResidualUnit`.
-        use_bias: whether the convolutions have a bias. Default `False`.
-        **kwargs: as in `Shortcut`.
+        **kwargs: as in `ConvShortcut`, for its convolutions (the stride is that of the gate's first).
 
     Example:
 
@@ -467,7 +461,18 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"the shortcut {shortcut!r} does not take these arguments: {error}") from None
+        reason = str(error).rstrip(".")
+        raise InputError(
+            f"the shortcut {shortcut!r} does not take these arguments: {reason}; {name} takes {_arguments(name)}"
+        ) from None
+
+
+def _arguments(name: str) -> str:
+    """Return the names of a shortcut's own arguments, in words."""
+    constructors = [vars(kind)["__init__"] for kind in SHORTCUTS[name].__mro__ if "__init__" in vars(kind)]
+    own = constructors[: constructors.index(Shortcut.__init__)]
+    names = [key for constructor in own for key in inspect.signature(constructor).parameters]
+    return ", ".join(key for key in names if key not in ("self", "kwargs")) or "none"
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:

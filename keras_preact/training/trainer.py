@@ -493,6 +493,8 @@ def resume(
 ) -> RunFolder:
     """Go on with a run from its newest checkpoint, as if it had never stopped.
 
+    `run.json` keeps what each part ran on: `environment` the first, `resumed` those after it, with their first steps.
+
     Args:
         path: the run folder; of several processes, all read it, so it stands where all of them can.
         dataset: the data, where they came from arrays.
@@ -516,7 +518,10 @@ def resume(
             raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
     with on_devices(config.devices):
         model = build_model(config, dataset)
-        seconds = _fit(config, folder, dataset, model, callbacks, record["seconds"])
+        step = _restored(Checkpoint(folder.checkpoints_path, model))
+        # It may be another machine now, or another version of all this.
+        folder.update_record(resumed=[*record.get("resumed", []), {"step": step, **environment()}])
+        seconds = _fit(config, folder, dataset, model, callbacks, step, record["seconds"])
     return _finish(folder, model, seconds)
 
 
@@ -526,11 +531,11 @@ def _fit(
     dataset: Dataset,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
+    step: int = 0,
     seconds: float = 0.0,
 ) -> float:
-    """Train from the newest checkpoint to the end; return the seconds that the run took, those before included."""
+    """Train from `step` on, to the end; return the seconds that the run took, those before included."""
     checkpoint = Checkpoint(folder.checkpoints_path, model)
-    step = _restored(checkpoint)
     folder.cut_metrics(step)
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
     examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
@@ -614,8 +619,8 @@ def parts(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
 
 
 def _tensorboard(folder: RunFolder) -> list[keras.callbacks.Callback]:
-    """Return Keras's TensorBoard callback; none where TensorFlow, which writes its files, is not installed."""
-    if importlib.util.find_spec("tensorflow") is None or not is_first():
+    """Return Keras's TensorBoard callback; none where TensorFlow and TensorBoard, which write its files, are not."""
+    if not all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))) or not is_first():
         return []
     return [keras.callbacks.TensorBoard(str(folder.tensorboard_path), write_graph=False)]
 

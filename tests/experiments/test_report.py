@@ -82,6 +82,14 @@ def test_budgets_never_share_a_column(tmp_path):
         assert ("10.00" in table) == ("budget smoke" in table) and ("11.00" in table) == ("budget cpu" in table)
 
 
+def test_the_page_names_every_machine_of_a_run_that_was_resumed(tmp_path):
+    config = BUDGETS["cpu"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
+    made_up_run(tmp_path / "run", config, 10.0)
+    parts = [{"hardware": {"accelerators": [], "cores": cores, "processor": "P"}} for cores in (2, 1)]
+    RunFolder(tmp_path / "run").update_record(resumed=parts)
+    assert "Runs: 1 on 2 cores of P, then 1 core of P, float32." in write_results(tmp_path).read_text()
+
+
 def test_profiles_and_recipes_never_share_a_column(tmp_path):
     table, budget = EXPERIMENTS["table1"], BUDGETS["cpu"]
     config = budget.config(table.rows[0], 0, "float32")

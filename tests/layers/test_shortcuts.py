@@ -167,7 +167,9 @@ def test_get_shortcut_copies_a_layer():
     ("text", "message"),
     [
         ("identiti", "did you mean 'identity'"),
-        ("exclusive_gating(bias=-6)", "does not take these arguments"),
+        ("exclusive_gating(bias=-6)", "does not take these arguments: .*'bias'.*; exclusive_gating takes gate_bias$"),
+        ("highway(bias=-6)", "; highway takes gate_bias, strides, "),
+        ("identity(rate=0.5)", "; identity takes none$"),
         ("exclusive_gating(-6)", "write a name or name\\(key=number\\)"),
         ("exclusive_gating(gate_bias=", "write a name or name\\(key=number\\)"),
         ("__import__('os').system('true')", "write a name or name\\(key=number\\)"),

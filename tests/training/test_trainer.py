@@ -95,7 +95,11 @@ def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
     with pytest.raises(Interrupted, match="SIGTERM after step 9"):
         resume(tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(7, signal.SIGTERM)])
-    assert rows_without_time(resume(tmp_path / "run", dataset=tiny_dataset)) == rows_without_time(whole)
+    folder = resume(tmp_path / "run", dataset=tiny_dataset)
+    assert rows_without_time(folder) == rows_without_time(whole)
+    parts = folder.record()["resumed"]
+    assert [part["step"] for part in parts] == [2, 9]
+    assert all({"started", "versions", "commit", "hardware"} <= set(part) for part in parts)
 
 
 def test_signals_are_handed_back_after_a_run(whole):
