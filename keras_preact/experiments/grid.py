@@ -202,8 +202,8 @@ BUDGETS = {
         ),
         Budget(
             "cpu",
-            "the whole of CIFAR ten times, networks of 29 to 56 layers, or 600 steps of narrow Transformers: up to an "
-            "hour a run",
+            "the whole of CIFAR ten times, networks of 29 to 56 layers, or 600 steps of narrow Transformers: minutes "
+            "to hours a run",
             {
                 "110": {"depth": 32},
                 "110-single": {"depth": 32, "block": "single"},
