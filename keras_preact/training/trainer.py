@@ -520,7 +520,8 @@ def resume(
         model = build_model(config, dataset)
         step = _restored(Checkpoint(folder.checkpoints_path, model))
         # It may be another machine now, or another version of all this.
-        folder.update_record(resumed=[*record.get("resumed", []), {"step": step, **environment()}])
+        resumed = [*record.get("resumed", []), {"step": step, **environment()}]
+        folder.update_record(status="running", diverged=None, resumed=resumed)
         seconds = _fit(config, folder, dataset, model, callbacks, step, record["seconds"])
     return _finish(folder, model, seconds)
 
@@ -544,7 +545,6 @@ def _fit(
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
         recorder.keep_metrics()
-    folder.update_record(status="running", diverged=None)
     watchers = [*callbacks, recorder, *_tensorboard(folder)]
     test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
     try:
