@@ -417,16 +417,15 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]]) -> None:
     from keras_preact.console import console, say, table
     from keras_preact.experiments import costs, duration
 
-    states = ["finished" if job.run else "begun" if job.is_begun else "missing" for _, job in jobs]
-    rows = [[name, job.row.name, str(job.config.seed), state] for (name, job), state in zip(jobs, states, strict=True)]
+    rows = [[name, job.row.name, str(job.config.seed), job.state] for name, job in jobs]
     heads = ["table", "row", "seed", ""]
     if options.cost:
         seconds = costs([job for _, job in jobs], say)
         rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
         heads.append("time here")
     console.print(table(heads, rows))
-    missing = len(states) - states.count("finished")
-    say(f"{missing} of {len(states)} runs are not finished.")
+    missing = sum(job.run is None for _, job in jobs)
+    say(f"{missing} of {len(jobs)} runs are not finished.")
     if options.cost and missing:
         total = sum(cost for cost in seconds if cost is not None)
         say(f"From their first step they would take {duration(total)} on this machine, timed just now.")

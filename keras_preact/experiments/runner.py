@@ -14,8 +14,8 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.experiments.grid import Budget, Experiment, Row
-from keras_preact.experiments.store import Run, Store, folder_name, identity
-from keras_preact.training.runs import RunFolder
+from keras_preact.experiments.store import ENDED, Run, Store, folder_name, identity
+from keras_preact.training.runs import RunFolder, Taken
 from keras_preact.training.trainer import Diverged, RunConfig, resume, start
 
 
@@ -39,6 +39,15 @@ class Job:
     def is_begun(self) -> bool:
         """Whether it was begun and can be resumed."""
         return self.run is None and (self.path / "run.json").exists()
+
+    @property
+    def state(self) -> str:
+        """In words, how far it is: finished, begun, being trained now by another process, or missing."""
+        if self.run is not None:
+            return "finished"
+        if RunFolder(self.path).is_taken():
+            return "being trained"
+        return "begun" if self.is_begun else "missing"
 
 
 def plan(
@@ -105,6 +114,8 @@ def run_missing(
 ) -> None:
     """Run what is not finished, resuming what was begun. A training that diverges is a result, and the next one begins.
 
+    Several processes may be given the same jobs: each runs what no other has begun.
+
     Args:
         jobs: of `plan`.
         data_dir: where the data are, if they have moved since a run was begun.
@@ -118,6 +129,8 @@ def run_missing(
     missing = [job for job in jobs if job.run is None]
     seconds = [float(job.run.record["seconds"]) for job in jobs if job.run is not None]
     for number, job in enumerate(missing):
+        if _has_ended(job):
+            continue
         left = f", about {duration(statistics.mean(seconds) * (len(missing) - number))} left" if seconds else ""
         say(f"[{number + 1}/{len(missing)}] {job.row.title}, seed {job.config.seed}{left}")
         began = time.perf_counter()
@@ -129,9 +142,17 @@ def run_missing(
                 start(job.config, job.path, callbacks=callbacks(name, job.config))
         except Diverged as fault:
             say(f"{name}: {fault}")
-        seconds.append(time.perf_counter() - began)
+        except Taken:
+            say(f"{name}: left to another process, which is training it in {job.path}")
+        else:
+            seconds.append(time.perf_counter() - began)
         keras.backend.clear_session()
         gc.collect()
+
+
+def _has_ended(job: Job) -> bool:
+    """Return whether another process has finished a run since it was planned."""
+    return job.is_begun and RunFolder(job.path).record().get("status") in ENDED
 
 
 def duration(seconds: float) -> str:

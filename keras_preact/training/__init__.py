@@ -4,7 +4,7 @@ from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.comparison import compare, orders
 from keras_preact.training.device import PRECISIONS, default_precision
 from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
-from keras_preact.training.runs import RunFolder, next_free_folder
+from keras_preact.training.runs import RunFolder, Taken, next_free_folder
 from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, evaluate, resume, start
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "RunConfig",
     "RunFolder",
     "StepSchedule",
+    "Taken",
     "build_model",
     "compare",
     "default_precision",

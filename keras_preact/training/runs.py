@@ -9,9 +9,12 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import filelock
 import keras
 
 from keras_preact.errors import InputError
@@ -22,6 +25,12 @@ from keras_preact.version import __version__
 METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
 """Columns of metrics.csv. Errors in percent; train_loss and train_error are means over the epoch as it went, on
 augmented images; seconds since the run began, pauses left out."""
+LOCK = ".lock"
+"""File by which the system knows that a run is being trained; it means nothing once that process has ended."""
+
+
+class Taken(InputError):
+    """Another process is training this run."""
 
 
 class RunFolder:
@@ -40,12 +49,15 @@ class RunFolder:
 
         Raises:
             InputError: something stands there already: a run never overwrites another.
+            Taken: it is a run that another process is training.
         """
         path = Path(path)
         try:
             path.mkdir(parents=True)
         except FileExistsError:
-            if not path.is_dir() or any(path.iterdir()):
+            if not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir()):
+                if cls(path).is_taken():
+                    raise Taken(_taken(path)) from None
                 raise InputError(
                     f"{path} exists already and is not overwritten; name another folder, or continue that run "
                     f"with --resume {path}"
@@ -89,6 +101,33 @@ class RunFolder:
     @property
     def tensorboard_path(self) -> Path:
         return self.path / "tensorboard"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the run while this process trains it. The system lets go of it when the process ends, however it ends.
+
+        Raises:
+            Taken: another process holds it.
+        """
+        lock = filelock.FileLock(self.path / LOCK, timeout=1)  # longer than `is_taken` has it
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise Taken(_taken(self.path)) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def is_taken(self) -> bool:
+        """Return whether another process is training the run now."""
+        if not (self.path / LOCK).exists():
+            return False
+        try:
+            with filelock.FileLock(self.path / LOCK, timeout=0):
+                return False
+        except filelock.Timeout:
+            return True
 
     def record(self) -> dict[str, Any]:
         """Return the contents of run.json.
@@ -139,6 +178,10 @@ class Onlooker(RunFolder):
     def create(cls, path: str | Path) -> Onlooker:
         return cls(path)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        yield  # the one that writes holds it
+
     def update_record(self, **changes: Any) -> dict[str, Any]:
         return changes
 
@@ -147,6 +190,10 @@ class Onlooker(RunFolder):
 
     def cut_metrics(self, step: int) -> None:
         pass
+
+
+def _taken(path: Path) -> str:
+    return f"{path} is being trained by another process; wait for it, stop it first, or name another folder"
 
 
 def _short(value: float) -> str:

@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -422,37 +422,41 @@ def start(
 
     Raises:
         InputError: bad configuration, data or folder; nothing is left behind then.
+        Taken: (an InputError) another process is training this run.
         Interrupted: a signal asked to stop; the folder can be resumed.
     """
     with together():
         dataset = dataset or config.load_dataset()
         dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
         check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
-    with on_devices(config.devices):
-        model = build_model(config, dataset)
-        with together():
-            folder = _folder_class().create(out)
-        folder.update_record(
-            kind="training",
-            status="running",
-            config=config.to_dict(),
-            data={
-                "name": dataset.name,
-                **_facts(dataset),
-                "sha256": dataset.fingerprint(),
-            },
-            model={
-                "name": model.name,
-                **_profile(config),
-                "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
-            },
-            environment=environment(),
-            step=0,
-            steps=config.recipe.steps,
-            seconds=0.0,
-        )
-        seconds = _fit(config, folder, dataset, model, callbacks)
-    return _finish(folder, model, seconds)
+    with ExitStack() as hold:
+        with on_devices(config.devices):
+            model = build_model(config, dataset)
+            with together():
+                folder = _folder_class().create(out)
+                hold.enter_context(folder.held())
+            folder.update_record(**_first_record(config, dataset, model))
+            seconds = _fit(config, folder, dataset, model, callbacks)
+        return _finish(folder, model, seconds)
+
+
+def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> dict[str, Any]:
+    """Return what run.json says of a run before its first step."""
+    return {
+        "kind": "training",
+        "status": "running",
+        "config": config.to_dict(),
+        "data": {"name": dataset.name, **_facts(dataset), "sha256": dataset.fingerprint()},
+        "model": {
+            "name": model.name,
+            **_profile(config),
+            "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
+        },
+        "environment": environment(),
+        "step": 0,
+        "steps": config.recipe.steps,
+        "seconds": 0.0,
+    }
 
 
 def _profile(config: RunConfig) -> dict[str, str]:
@@ -503,27 +507,39 @@ def resume(
 
     Raises:
         InputError: no such run, a run that is finished, or other data than it began with.
+        Taken: (an InputError) another process is training it.
         Interrupted: a signal asked to stop again.
     """
-    with together():
-        folder = _folder_class().open(path)
-        record = folder.record()
-        if record.get("kind") != "training":
-            raise InputError(f"{path} holds a comparison; resume one of the runs inside it")
-        if record["status"] == "finished":
-            raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
-        config = RunConfig.from_dict(record["config"])
-        dataset = dataset or config.load_dataset(data_dir)
-        if dataset.fingerprint() != record["data"]["sha256"]:
-            raise InputError(f"the data are not those that {path} began with; give the same data, or start a new run")
-    with on_devices(config.devices):
-        model = build_model(config, dataset)
-        step = _restored(Checkpoint(folder.checkpoints_path, model))
-        # It may be another machine now, or another version of all this.
-        resumed = [*record.get("resumed", []), {"step": step, **environment()}]
-        folder.update_record(status="running", diverged=None, resumed=resumed)
-        seconds = _fit(config, folder, dataset, model, callbacks, step, record["seconds"])
-    return _finish(folder, model, seconds)
+    with ExitStack() as hold:
+        with together():
+            folder = _folder_class().open(path)
+            _check_unfinished(folder)
+            hold.enter_context(folder.held())
+            record = _check_unfinished(folder)  # as it is now that nobody else writes it
+            config = RunConfig.from_dict(record["config"])
+            dataset = dataset or config.load_dataset(data_dir)
+            if dataset.fingerprint() != record["data"]["sha256"]:
+                raise InputError(
+                    f"the data are not those that {path} began with; give the same data, or start a new run"
+                )
+        with on_devices(config.devices):
+            model = build_model(config, dataset)
+            step = _restored(Checkpoint(folder.checkpoints_path, model))
+            # It may be another machine now, or another version of all this.
+            resumed = [*record.get("resumed", []), {"step": step, **environment()}]
+            folder.update_record(status="running", diverged=None, resumed=resumed)
+            seconds = _fit(config, folder, dataset, model, callbacks, step, record["seconds"])
+        return _finish(folder, model, seconds)
+
+
+def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
+    """Return the record of a run, if it is a training that can go on."""
+    record, path = folder.record(), folder.path
+    if record.get("kind") != "training":
+        raise InputError(f"{path} holds a comparison; resume one of the runs inside it")
+    if record["status"] == "finished":
+        raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
+    return record
 
 
 def _fit(

@@ -86,6 +86,22 @@ def test_a_folder_with_another_run_is_not_taken_for_this_one(tmp_path):
         planned(tmp_path)
 
 
+def test_several_processes_share_the_rows(tmp_path):
+    """A run that another trains is left to it, and one that another has finished meanwhile is not repeated."""
+    jobs, told = planned(tmp_path), []
+    first, second = jobs
+    with RunFolder.create(first.path).held():
+        assert [job.state for job in jobs] == ["being trained", "missing"]
+        run_missing(jobs, say=told.append)
+    assert told[1] == f"a, seed 0: left to another process, which is training it in {first.path}"
+    assert [job.state for job in planned(tmp_path)] == ["missing", "finished"]
+    before = second.path.joinpath("run.json").read_bytes()
+    told.clear()
+    run_missing(jobs, say=told.append)  # planned when neither was there
+    assert [job.state for job in planned(tmp_path)] == ["finished", "finished"]
+    assert len(told) == 1 and second.path.joinpath("run.json").read_bytes() == before
+
+
 def test_bad_input_is_refused_before_anything_is_run(tmp_path):
     with pytest.raises(InputError, match="number of seeds is 0"):
         planned(tmp_path, seeds=0)

@@ -1,12 +1,14 @@
 """The run folder and its provenance."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from keras_preact import InputError
-from keras_preact.training import RunFolder, next_free_folder
-from keras_preact.training.runs import METRICS, environment
+from keras_preact.training import RunFolder, Taken, next_free_folder
+from keras_preact.training.runs import LOCK, METRICS, environment
 
 
 def row(step):
@@ -32,6 +34,49 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
     with pytest.raises(InputError, match="cannot make the folder"):
         RunFolder.create(tmp_path / "run" / "below")
     assert (tmp_path / "run").read_text() == "mine"
+
+
+def test_a_run_is_held_by_one_at_a_time(tmp_path):
+    folder, same = RunFolder.create(tmp_path / "run"), RunFolder(tmp_path / "run")
+    assert not same.is_taken() and not (tmp_path / "run" / LOCK).exists()  # who looks leaves nothing
+    with folder.held():
+        assert same.is_taken()
+        with (
+            pytest.raises(Taken, match="run is being trained by another process; wait for it, stop it first"),
+            same.held(),
+        ):
+            raise AssertionError
+        folder.update_record(status="running")
+        with pytest.raises(Taken):
+            RunFolder.create(same.path)
+    assert not same.is_taken()
+    with same.held():
+        assert folder.is_taken()
+
+
+HOLD = """
+import sys, filelock
+lock = filelock.FileLock(sys.argv[1])
+lock.acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_that_is_killed_lets_go_of_its_run(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, folder.path / LOCK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        assert folder.is_taken()
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert RunFolder.create(folder.path).path == folder.path  # killed before its run had begun: the folder is free
+    with folder.held():
+        pass
 
 
 def test_metrics_are_written_read_and_cut(tmp_path):

@@ -22,6 +22,7 @@ from keras_preact.training import (
     Recipe,
     RunConfig,
     RunFolder,
+    Taken,
     evaluate,
     resume,
     start,
@@ -100,6 +101,26 @@ def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
     parts = folder.record()["resumed"]
     assert [part["step"] for part in parts] == [2, 9]
     assert all({"started", "versions", "commit", "hardware"} <= set(part) for part in parts)
+
+
+def test_two_processes_do_not_train_one_run(tiny_dataset, tmp_path):
+    class Meddler(keras.callbacks.Callback):
+        """What another process would do meanwhile."""
+
+        refused = ()
+
+        def on_train_batch_begin(self, batch, logs=None):
+            for again in (lambda: resume(path, dataset=tiny_dataset), lambda: start(CONFIG, path, tiny_dataset)):
+                with pytest.raises(Taken, match="is being trained by another process") as error:
+                    again()
+                self.refused += (error.value,)
+            raise Interrupted(signal.SIGTERM, 0, path)
+
+    path, meddler = tmp_path / "run", Meddler()
+    with pytest.raises(Interrupted):
+        start(CONFIG, path, dataset=tiny_dataset, callbacks=[meddler])
+    assert len(meddler.refused) == 2
+    assert resume(path, dataset=tiny_dataset).record()["status"] == "finished"  # it was let go of
 
 
 def test_signals_are_handed_back_after_a_run(whole):
