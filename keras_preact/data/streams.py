@@ -195,10 +195,19 @@ def _split_names(builder: Any, name: str) -> tuple[str, str]:
     return "train", test
 
 
-def _read_in_order(builder: Any, split: str, **options: Any) -> Any:
+def _read(builder: Any, split: str, seed: int | None = None, **options: Any) -> Any:
+    """Return the examples of one file after the other: in the set's order, or in one drawn from a seed."""
     import tensorflow_datasets as tfds
 
-    read = tfds.ReadConfig(interleave_cycle_length=1, try_autocache=False, add_tfds_id=False)
+    def shuffled(files: list[Any]) -> list[Any]:
+        return [files[i] for i in np.random.default_rng(seed).permutation(len(files))]
+
+    read = tfds.ReadConfig(
+        interleave_cycle_length=1,
+        try_autocache=False,
+        add_tfds_id=False,
+        experimental_interleave_sort_fn=None if seed is None else shuffled,
+    )
     return builder.as_dataset(split=split, shuffle_files=False, read_config=read, **options)
 
 
@@ -206,7 +215,7 @@ def _in_memory(builder: Any, split: str) -> ArraySplit:
     import tensorflow_datasets as tfds
 
     try:
-        batches = list(tfds.as_numpy(_read_in_order(builder, split, batch_size=4096)))
+        batches = list(tfds.as_numpy(_read(builder, split, batch_size=4096)))
     except Exception as error:
         raise InputError(
             f"the data set {builder.name} cannot be read ({_first_line(error)}); remove its folder and prepare it again"
@@ -230,11 +239,11 @@ class _Stream(ImageSplit):
         labels = self._encoded().map(lambda example: example["label"]).batch(65_536)
         self.labels = np.concatenate(list(labels.as_numpy_iterator())).astype(np.int32)
 
-    def _encoded(self) -> Any:
-        """Return the examples in the order of the files, their images still as they are stored."""
+    def _encoded(self, seed: int | None = None) -> Any:
+        """Return the examples as `_read` orders them, their images still as they are stored."""
         import tensorflow_datasets as tfds
 
-        return _read_in_order(self.builder, self.split, decoders={"image": tfds.decode.SkipDecoding()})
+        return _read(self.builder, self.split, seed, decoders={"image": tfds.decode.SkipDecoding()})
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"the images of {self.builder.name} are read as a stream and have no order to index")
@@ -258,10 +267,12 @@ class _Stream(ImageSplit):
         """Return the batches of one epoch but for the first `skipped`, whose images are not even decoded."""
         import tensorflow as tf
 
+        own = epoch_seed(seed, epoch)
+        # Files, then examples in a window that passes over them: alone it would leave far ones apart in every epoch.
         # Shuffled as stored: decoded, so many images would not fit into memory.
-        data = self._encoded().shuffle(SHUFFLE_BUFFER, seed=epoch_seed(seed, epoch), reshuffle_each_iteration=False)
+        data = self._encoded(own).shuffle(SHUFFLE_BUFFER, seed=own, reshuffle_each_iteration=False)
         data = data.enumerate().skip(skipped * batch_size)
-        data = data.map(lambda i, example: self._train_image(example, epoch_seed(seed, epoch), i), tf.data.AUTOTUNE)
+        data = data.map(lambda i, example: self._train_image(example, own, i), tf.data.AUTOTUNE)
         return data.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     def test_batches(self, batch_size: int) -> Any:

@@ -17,7 +17,7 @@ from keras_preact.data.batches import TrainBatches
 WHOLE_CIFAR10 = os.environ.get("KERAS_PREACT_CIFAR10", "data")
 
 
-def write_set(name, folder, shape, test="test", size=None):
+def write_set(name, folder, shape, test="test", size=None, files=1, label=lambda k: k % 2):
     """Prepare a small classification set where tensorflow-datasets finds it."""
     features = tfds.features.FeaturesDict(
         {"image": tfds.features.Image(shape=shape), "label": tfds.features.ClassLabel(names=["a", "b"])}
@@ -27,7 +27,7 @@ def write_set(name, folder, shape, test="test", size=None):
     def examples(count):
         for k in range(count):
             height, width = size(k) if size else shape[:2]
-            yield {"image": rng.integers(0, 256, (height, width, 3)).astype("uint8"), "label": k % 2}
+            yield {"image": rng.integers(0, 256, (height, width, 3)).astype("uint8"), "label": label(k)}
 
     tfds.dataset_builders.store_as_tfds_dataset(
         name=name,
@@ -36,6 +36,7 @@ def write_set(name, folder, shape, test="test", size=None):
         split_datasets={"train": enumerate(examples(12)), test: enumerate(examples(6))},
         data_dir=str(folder),
         disable_shuffling=True,
+        download_config=tfds.download.DownloadConfig(num_shards=files),
     )
     return folder
 
@@ -47,7 +48,7 @@ def equal_sizes(tmp_path):
 
 @pytest.fixture
 def other_sizes(tmp_path):
-    return write_set("small_photos", tmp_path, (None, None, 3), "validation", size=lambda k: (20 + k, 40 - k))
+    return write_set("small_photos", tmp_path, (None, None, 3), "validation", size=lambda k: (20 + k, 40 - k), files=3)
 
 
 def test_equal_sizes_are_read_into_memory_in_order(equal_sizes):
@@ -77,6 +78,17 @@ def test_other_sizes_are_a_stream_that_can_be_taken_up_at_a_step(other_sizes):
     assert epochs == [[0] * 6 + [1] * 6] * 2
     assert not np.array_equal(whole[0][0], whole[3][0])
     assert not np.array_equal(whole[0][0], batches_of(data.train, 0, 1, seed=1)[0][0])
+
+
+def test_a_stream_takes_the_files_in_another_order_in_each_epoch(tmp_path, monkeypatch):
+    """A window that passes over files in one order keeps the images of the first apart from the last's for ever."""
+    write_set("small_sorted", tmp_path, (None, None, 3), size=lambda k: (20, 24), files=3, label=lambda k: k // 6)
+    monkeypatch.setattr("keras_preact.data.streams.SHUFFLE_BUFFER", 1)  # no window
+    train = from_tfds("small_sorted", tmp_path, image_size=16).train
+    files = [tuple(labels) for _, labels in batches_of(train, 0, 18)]  # of four images, as the batches are
+    epochs = {tuple(files[i : i + 3]) for i in range(0, 18, 3)}
+    assert len(epochs) > 1
+    assert all(sorted(files) == [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)] for files in epochs)
 
 
 def test_the_streams_test_images_are_all_there_in_uint8(other_sizes):
