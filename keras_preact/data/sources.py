@@ -184,12 +184,17 @@ class FolderSplit(ImageSplit):
         return np.stack(images), self.labels[indices]
 
     def _read(self, path: Path) -> np.ndarray:
-        size, short_side = self.image_shape[0], self.short_side
+        size, short_side, name = self.image_shape[0], self.short_side, path.relative_to(self.root)
         try:
             with Image.open(path) as file:
+                # Pillow would cut integers of 16 or 32 bits off at 255, and so make nearly all of them white.
+                if file.mode.startswith(("I", "F")):
+                    raise InputError(
+                        f"the image {name} has pixels of more than 8 bits ({file.mode}); scale them to 0 to 255 and "
+                        "save it with 8"
+                    )
                 image = file.convert("RGB")
         except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-            name = path.relative_to(self.root)
             raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
         scale = short_side / min(image.size)
         width, height = (max(short_side, round(length * scale)) for length in image.size)

@@ -53,7 +53,8 @@ def from_tfds(
         The set, its test images those of `test`, or of `validation` where the test labels are not published.
 
     Raises:
-        InputError: not installed, no such set, not there and not to be had, half written, no images with labels.
+        InputError: not installed, no such set, not there and not to be had, half written, no images with labels, or
+            with pixels of more than 8 bits.
     """
     for module in ("tensorflow", "tensorflow_datasets"):
         if importlib.util.find_spec(module) is None:
@@ -64,6 +65,8 @@ def from_tfds(
     builder = _prepared_builder(name, data_dir, download)
     splits = _split_names(builder, name)
     image = builder.info.features["image"]
+    if image.np_dtype != np.uint8:
+        raise InputError(f"the pixels of {name} are {np.dtype(image.np_dtype)}, not uint8; choose another data set")
     class_names = tuple(builder.info.features["label"].names)
     height, width, channels = image.shape
     images = sum(builder.info.splits[split].num_examples for split in splits)

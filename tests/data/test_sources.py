@@ -142,6 +142,15 @@ def test_grey_and_transparent_images_become_rgb(folder):
     assert images.shape == (5, 32, 32, 3)
 
 
+@pytest.mark.parametrize("file", ["deep.png", "deep.tif", "float.tif"])
+def test_an_image_of_more_than_8_bits_is_refused_not_cut_off_at_255(folder, file):
+    pixels = np.arange(0, 65536, 41).reshape(41, 39).astype("float32" if "float" in file else "uint16")
+    Image.fromarray(pixels).save(folder / "train" / "cats" / file)
+    with pytest.raises(InputError, match=f"cats/{file} has pixels of more than 8 bits .*; scale them to 0 to 255"):
+        from_folder(folder).train.batch(np.arange(5))
+    assert from_folder(folder, skip_corrupt=True).skipped == (f"train/cats/{file}",)
+
+
 def test_an_image_that_is_cut_short_is_named(folder):
     broken = folder / "train" / "dogs" / "1.png"
     broken.write_bytes(broken.read_bytes()[:40])

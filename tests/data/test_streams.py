@@ -17,17 +17,17 @@ from keras_preact.data.batches import TrainBatches
 WHOLE_CIFAR10 = os.environ.get("KERAS_PREACT_CIFAR10", "data")
 
 
-def write_set(name, folder, shape, test="test", size=None, files=1, label=lambda k: k % 2):
+def write_set(name, folder, shape, test="test", size=None, files=1, label=lambda k: k % 2, dtype=np.uint8):
     """Prepare a small classification set where tensorflow-datasets finds it."""
     features = tfds.features.FeaturesDict(
-        {"image": tfds.features.Image(shape=shape), "label": tfds.features.ClassLabel(names=["a", "b"])}
+        {"image": tfds.features.Image(shape=shape, dtype=dtype), "label": tfds.features.ClassLabel(names=["a", "b"])}
     )
     rng = np.random.default_rng(0)
 
     def examples(count):
         for k in range(count):
             height, width = size(k) if size else shape[:2]
-            yield {"image": rng.integers(0, 256, (height, width, 3)).astype("uint8"), "label": label(k)}
+            yield {"image": rng.integers(0, 256, (height, width, 3)).astype(dtype), "label": label(k)}
 
     tfds.dataset_builders.store_as_tfds_dataset(
         name=name,
@@ -113,6 +113,12 @@ def test_the_streams_test_images_are_cut_to_other_squares(other_sizes):
     np.testing.assert_array_equal(whole[:, 4:16, 4:16], part)
     with pytest.raises(InputError, match="not in an image whose short side is 19"):
         test.at(20, short_side=19)
+
+
+def test_pixels_of_more_than_8_bits_are_refused(tmp_path):
+    write_set("small_deep", tmp_path, (None, None, 3), size=lambda k: (20, 24), dtype=np.uint16)
+    with pytest.raises(InputError, match="the pixels of small_deep are uint16, not uint8"):
+        from_tfds("small_deep", tmp_path, image_size=16)
 
 
 def test_without_a_network_nothing_is_tried_in_vain(tmp_path, monkeypatch):
