@@ -144,6 +144,9 @@ def run_missing(
             say(f"{name}: {fault}")
         except Taken:
             say(f"{name}: left to another process, which is training it in {job.path}")
+        except InputError:
+            if not _has_ended(job):  # by another process, since this one looked
+                raise
         else:
             seconds.append(time.perf_counter() - began)
         keras.backend.clear_session()
