@@ -1,5 +1,5 @@
-# make demo       train the original and the pre-activation ResNet side by side on real images (about 3 minutes)
-# make test       style, types, tests, notebooks (20 to 25 minutes on two cores)
+# make demo       train the original and the pre-activation ResNet side by side on real images (some minutes)
+# make test       style, types, tests, notebooks (less than half an hour on two cores)
 # make test-slow  the tests that take longer
 # make lab        open the course in JupyterLab
 # make bench      speed and memory against what people use today, into runs/benchmarks

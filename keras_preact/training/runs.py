@@ -51,20 +51,25 @@ class RunFolder:
             InputError: something stands there already: a run never overwrites another.
             Taken: it is a run that another process is training.
         """
-        path = Path(path)
+        cls.check_free(path)
         try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            if not path.is_dir() or any(entry.name != LOCK for entry in path.iterdir()):
-                if cls(path).is_taken():
-                    raise Taken(_taken(path)) from None
-                raise InputError(
-                    f"{path} exists already and is not overwritten; name another folder, or continue that run "
-                    f"with --resume {path}"
-                ) from None
+            Path(path).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make the folder {path}: {error.strerror}; name another folder") from None
         return cls(path)
+
+    @classmethod
+    def check_free(cls, path: str | Path) -> None:
+        """Refuse what `create` refuses, before anything is made: a new run asks at once, and loads its data after."""
+        path = Path(path)
+        if not path.exists() or (path.is_dir() and all(entry.name == LOCK for entry in path.iterdir())):
+            return
+        if cls(path).is_taken():
+            raise Taken(_taken(path))
+        raise InputError(
+            f"{path} exists already and is not overwritten; name another folder, or continue that run "
+            f"with --resume {path}"
+        )
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -109,25 +114,25 @@ class RunFolder:
         Raises:
             Taken: another process holds it.
         """
-        lock = filelock.FileLock(self.path / LOCK, timeout=1)  # longer than `is_taken` has it
         try:
-            lock.acquire()
+            hold = self._lock().acquire(timeout=1)  # longer than `is_taken` has it
         except filelock.Timeout:
             raise Taken(_taken(self.path)) from None
-        try:
+        with hold:
             yield
-        finally:
-            lock.release()
 
     def is_taken(self) -> bool:
         """Return whether another process is training the run now."""
         if not (self.path / LOCK).exists():
             return False
         try:
-            with filelock.FileLock(self.path / LOCK, timeout=0):
+            with self._lock().acquire(timeout=0):
                 return False
         except filelock.Timeout:
             return True
+
+    def _lock(self) -> filelock.FileLock:
+        return filelock.FileLock(self.path / LOCK)
 
     def record(self) -> dict[str, Any]:
         """Return the contents of run.json.
@@ -177,6 +182,10 @@ class Onlooker(RunFolder):
     @classmethod
     def create(cls, path: str | Path) -> Onlooker:
         return cls(path)
+
+    @classmethod
+    def check_free(cls, path: str | Path) -> None:
+        pass
 
     @contextmanager
     def held(self) -> Iterator[None]:

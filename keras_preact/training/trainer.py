@@ -426,6 +426,7 @@ def start(
         Interrupted: a signal asked to stop; the folder can be resumed.
     """
     with together():
+        _folder_class().check_free(out)
         dataset = dataset or config.load_dataset()
         dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
         check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
