@@ -1,12 +1,14 @@
-"""The course as a static site: every notebook a page with its stored outputs, nothing loaded from elsewhere.
+"""The course and the reference as a static site, nothing of it loaded from elsewhere.
 
-Run it as `make site`, or `python notebooks/build_site.py [FOLDER]` (default: build/site). Formulas become MathML, which
-browsers show without a script; figures get the text of the comment `# Figure: …` in their cell as alternative text.
+Run it as `make site`, or `python notebooks/build_site.py [FOLDER]` (default: build/site). Every notebook is a page with
+its stored outputs: formulas become MathML, which browsers show without a script; figures get the text of the comment
+`# Figure: …` in their cell as alternative text. The reference is what pdoc makes of the docstrings.
 """
 
 from __future__ import annotations
 
 import html
+import importlib
 import re
 import shutil
 import sys
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
+import pdoc
 from latex2mathml.converter import convert
 from nbconvert.exporters import HTMLExporter
 from nbconvert.filters import markdown2html
@@ -22,8 +25,11 @@ from pygments.formatters import HtmlFormatter
 
 COURSE = Path(__file__).parent
 ROOT = COURSE.parent
+PARTS = ("layers", "models", "data", "training", "analysis", "experiments", "interop", "course", "paper", "plots")
+"""Of the package: each has a page in the reference, beside the package's own."""
 KEPT_FILES = ("*.svg", "*.json", "*.csv", "*.png", "*.md")
 """Of the results: what their page links to."""
+REFERENCE = Path("reference", "index.html")
 
 CODE = re.compile(r"(```.*?```|`[^`\n]+`)", re.DOTALL)
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$\w])\$(?!\s)([^$\n]+?)\$", re.DOTALL)
@@ -124,15 +130,30 @@ def build(folder: Path) -> list[Path]:
         title, body = notebook(page) if page.source.suffix == ".ipynb" else markdown(page)
         path = folder / page.target
         path.parent.mkdir(parents=True, exist_ok=True)
-        home = "" if page.target == Path("index.html") else f'<a href="{_up(page.target)}index.html">The course</a>'
-        text = PAGE.format(language=page.language, title=html.escape(title), style=_style(), links=home, body=body)
+        text = PAGE.format(
+            language=page.language, title=html.escape(title), style=_style(), links=_links(page.target), body=body
+        )
         path.write_text(LINK.sub(lambda match, page=page: _relinked(match, page, targets), text), encoding="utf-8")
     for pattern in KEPT_FILES:
         for file in (ROOT / "results").rglob(pattern):
             target = folder / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
+    reference(folder / REFERENCE.parent)
     return [folder / page.target for page in every]
+
+
+def reference(folder: Path) -> None:
+    """Write the reference: a page for each part of the package, of its public names and their docstrings."""
+    import keras_preact
+
+    names = [f"keras_preact.{part}" for part in PARTS]
+    for name in names:
+        importlib.import_module(name)  # pdoc forbids what it imports itself to start a process; numpy asks `uname`
+    pdoc.render.configure(docformat="google", show_source=False)
+    by_name = [name for name in names if name.rpartition(".")[2] not in keras_preact.__all__]  # pdoc finds the others
+    # The function `transformer` hides its module.
+    pdoc.pdoc("keras_preact", *by_name, "!keras_preact.models.transformer", output_directory=folder)
 
 
 def notebook(page: Page) -> tuple[str, str]:
@@ -198,6 +219,11 @@ def _title(text: str) -> str:
 
 def _style() -> str:
     return STYLE + HtmlFormatter(style="default").get_style_defs(".highlight")
+
+
+def _links(target: Path) -> str:
+    course = "" if target == Path("index.html") else f'<a href="{_up(target)}index.html">The course</a>'
+    return f'{course}<a href="{_up(target)}{REFERENCE.as_posix()}">The reference</a>'
 
 
 def _up(target: Path) -> str:

@@ -1,5 +1,6 @@
 """The course's site: pages that are whole, load nothing from elsewhere, and are shown by a real browser, if any."""
 
+import importlib
 import json
 import re
 import shutil
@@ -12,7 +13,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "notebooks"))
 
-from build_site import build, figure_text, pages, with_mathml
+from build_site import PARTS, REFERENCE, build, figure_text, pages, with_mathml
+
+import keras_preact
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 REPORT = """<script>window.onload = () => { document.body.dataset.report = JSON.stringify({
@@ -70,6 +73,27 @@ class TestEveryPage:
         report = json.loads(found[1].replace("&quot;", '"'))
         assert all(width > 0 for width in report["images"])
         assert all(height > 5 for height in report["formulas"]) and not report["broken"]
+
+
+def test_the_reference_has_every_public_name(site):
+    folder = site / REFERENCE.parent
+    for part in PARTS:
+        module = importlib.import_module(f"keras_preact.{part}")
+        text = (folder / "keras_preact" / f"{part}.html").read_text(encoding="utf-8")
+        defined = [name for name, thing in vars(module).items() if getattr(thing, "__module__", "") == module.__name__]
+        public = getattr(module, "__all__", [name for name in defined if not name.startswith("_")])
+        assert public and not [name for name in public if f'<section id="{name}"' not in text]
+    overview = (folder / "keras_preact.html").read_text(encoding="utf-8")
+    assert not [part for part in PARTS if f'href="keras_preact/{part}.html"' not in overview]
+    rooms = {path.parent.name for path in Path(keras_preact.__file__).parent.glob("*/__init__.py")}
+    assert rooms <= set(PARTS)
+
+
+def test_the_reference_says_nothing_of_where_it_was_made(site):
+    for page in (site / REFERENCE.parent).rglob("*.*"):
+        text = page.read_text(encoding="utf-8")
+        assert str(Path(__file__).parents[1]) not in text and str(Path.home()) not in text
+        assert not re.search(r" object at 0x|(?:src|rel=\"stylesheet\" href)=\"(?:https?:)?//", text), page
 
 
 def test_formulas_become_mathml_and_code_stays():
