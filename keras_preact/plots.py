@@ -101,6 +101,16 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
         forward: of `keras_preact.analysis.forward_signal`.
         gradient: of `keras_preact.analysis.gradient_signal`.
         title: above the figure.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_preact.analysis import forward_signal, gradient_signal
+    >>> from keras_preact.models import cifar_resnet
+    >>> network, images = cifar_resnet(8), np.random.default_rng(0).normal(size=(4, 32, 32, 3))
+    >>> figure = propagation_figure(forward_signal(network, images), gradient_signal(network, images, [0, 1, 2, 3]))
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['variance', 'norm']
     """
     first, last = gradient[0].norm, gradient[-1].norm
     alt = (
@@ -294,6 +304,14 @@ def unit_figure(units: Mapping[str, Any]) -> Figure:
 
     Args:
         units: built `ResidualUnit` layers by title.
+
+    Example:
+
+    >>> from keras_preact.layers import ResidualUnit
+    >>> unit = ResidualUnit(8)
+    >>> unit.build((None, 16, 16, 8))
+    >>> alt_text(unit_figure({"pre-activation": unit})).count("BN")
+    2
     """
     rows = {title: _unit_rows(unit) for title, unit in units.items()}
     alt = "Residual units, top to bottom. " + " ".join(

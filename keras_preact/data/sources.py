@@ -423,6 +423,17 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
 
     Raises:
         InputError: a folder is missing or empty, or the classes of the two differ.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for path in ("train/cat/1.png", "train/dog/1.png", "test/cat/2.png", "test/dog/2.png"):
+    ...         Path(folder, path).parent.mkdir(parents=True)
+    ...         Image.new("RGB", (60, 40)).save(Path(folder, path))
+    ...     animals = from_folder(folder, image_size=32)
+    ...     animals.class_names, animals.train.batch(np.array([0, 1]))[0].shape
+    (('cat', 'dog'), (2, 32, 32, 3))
     """
     root = Path(directory)
     if not root.is_dir():

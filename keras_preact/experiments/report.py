@@ -64,7 +64,20 @@ class Line:
 
 
 def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[Row] | None = None) -> list[Line]:
-    """Return the rows of a table that are part of a budget, with every finished run of it, whatever its seed."""
+    """Return the rows of a table that are part of a budget, with every finished run of it, whatever its seed.
+
+    Args:
+        experiment: the table.
+        budget: whose runs.
+        store: where they are.
+        rows: of the table; default all.
+
+    Example: without any run.
+
+    >>> empty = Store([])
+    >>> [line.ours(judges=True) for line in lines(EXPERIMENTS["resnet20"], BUDGETS["paper"], empty)]
+    ['not run', 'not run']
+    """
     found = []
     for row in rows or experiment.rows:
         if budget.holds(row):

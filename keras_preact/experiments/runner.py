@@ -76,6 +76,13 @@ def plan(
     Raises:
         InputError: no such row, one that is not part of the budget, a number of seeds below 1, or a run of another
             configuration in a run's place.
+
+    Example:
+
+    >>> from keras_preact.experiments import BUDGETS, EXPERIMENTS
+    >>> jobs = plan(EXPERIMENTS["table2"], BUDGETS["paper"], rows=["original-110"], seeds=2, out=Path("no-such-folder"))
+    >>> [(job.row.name, job.config.seed, job.state) for job in jobs]
+    [('original-110', 0, 'missing'), ('original-110', 1, 'missing')]
     """
     if seeds < 1:
         raise InputError(f"the number of seeds is {seeds}; give at least 1")

@@ -57,6 +57,17 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     Raises:
         InputError: no such file, none of safetensors, or weights that are missing, too many or of another shape; the
             model is as it was then.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_preact.models import cifar_resnet
+    >>> path = Path(tempfile.mkdtemp()) / "weights.safetensors"
+    >>> theirs, ours = cifar_resnet(8), cifar_resnet(8)
+    >>> save_safetensors(theirs, path)
+    >>> load_safetensors(ours, path)
+    >>> bool(keras.ops.all(ours.get_layer("logits").kernel == theirs.get_layer("logits").kernel))
+    True
     """
     weights = {variable.path: variable for variable in _weights(model)}
     tensors = read_safetensors(Path(path))

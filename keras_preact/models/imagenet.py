@@ -159,7 +159,12 @@ def imagenet_resnet(
 
 
 def preact_resnet18(**options: Any) -> keras.Model:
-    """Pre-activation ResNet-18; options as in `imagenet_resnet`, without `depth` and `placement`."""
+    """Pre-activation ResNet-18; options as in `imagenet_resnet`, without `depth` and `placement`.
+
+    >>> network = preact_resnet18(classes=10, input_shape=(64, 64, 3))
+    >>> network.name, network.output_shape
+    ('resnet18_full_preactivation', (None, 10))
+    """
     return imagenet_resnet(18, "full_preactivation", **options)
 
 
@@ -189,7 +194,11 @@ def preact_resnet200(**options: Any) -> keras.Model:
 
 
 def postact_resnet18(**options: Any) -> keras.Model:
-    """Original ResNet-18; options as in `imagenet_resnet`, without `depth` and `placement`."""
+    """Original ResNet-18; options as in `imagenet_resnet`, without `depth` and `placement`.
+
+    >>> postact_resnet18(include_top=False, pooling="avg").output_shape
+    (None, 512)
+    """
     return imagenet_resnet(18, "original", **options)
 
 

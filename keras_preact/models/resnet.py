@@ -310,6 +310,9 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
 def multiply_adds(model: keras.Model) -> int:
     """Return the multiply-adds of one forward pass on one image: convolutions and dense layers.
 
+    Args:
+        model: of this package, or any functional model of such layers.
+
     Raises:
         InputError: the model's input has no fixed size.
 

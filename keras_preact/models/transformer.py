@@ -30,6 +30,11 @@ class Tokens:
         vocabulary: how many numbers there are, 0 among them. Default 256.
         length: of the sequences. Default 128.
         padded: whether 0 is padding. Default `True`; `False` makes it a token.
+
+    Example:
+
+    >>> transformer(Tokens(vocabulary=100, length=12), Classification(3), depth=1, dim=8, heads=2).input_shape
+    (None, 12)
     """
 
     vocabulary: int = 256
@@ -59,6 +64,11 @@ class Series:
     Attributes:
         length: number of time steps.
         features: number of values a step.
+
+    Example:
+
+    >>> transformer(Series(length=12, features=3), Classification(2), depth=1, dim=8, heads=2).input_shape
+    (None, 12, 3)
     """
 
     length: int = 96
@@ -81,6 +91,12 @@ class Patches:
     Attributes:
         image_shape: (height, width, channels). Default CIFAR's.
         size: of a patch, in pixels; divides height and width. Default 4.
+
+    Example:
+
+    >>> vision = transformer(Patches((32, 32, 3), size=8), Classification(10), depth=1, dim=8, heads=2)
+    >>> vision.get_layer("patches").output.shape
+    (None, 16, 8)
     """
 
     image_shape: tuple[int, int, int] = (32, 32, 3)
@@ -110,6 +126,11 @@ class Classification:
 
     Attributes:
         classes: number of classes. Default 2.
+
+    Example:
+
+    >>> transformer(Tokens(100, 12), Classification(3), depth=1, dim=8, heads=2).output_shape
+    (None, 3)
     """
 
     classes: int = 2
@@ -127,6 +148,11 @@ class Forecast:
     Attributes:
         horizon: number of time steps to forecast. Default 24.
         targets: number of values a step. Default 1.
+
+    Example:
+
+    >>> transformer(Series(12, 3), Forecast(horizon=4), depth=1, dim=8, heads=2).output_shape
+    (None, 4, 1)
     """
 
     horizon: int = 24
@@ -146,6 +172,11 @@ class NextToken:
 
     Attributes:
         vocabulary: how many tokens there are.
+
+    Example: no step sees those after it.
+
+    >>> transformer(Tokens(100, 12, padded=False), NextToken(100), depth=1, dim=8, heads=2).output_shape
+    (None, 12, 100)
     """
 
     vocabulary: int = 256

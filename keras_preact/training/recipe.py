@@ -80,6 +80,12 @@ class StepSchedule:
         drops: steps at which it is divided by 10.
         warmup_learning_rate: during the warm-up.
         warmup_steps: length of the warm-up.
+
+    Example: the paper's, at the ends of its parts.
+
+    >>> rate = StepSchedule().to_keras(64_000)
+    >>> [round(float(rate(step)), 4) for step in (0, 399, 400, 31_999, 32_000, 48_000)]
+    [0.01, 0.01, 0.1, 0.1, 0.01, 0.001]
     """
 
     learning_rate: float = 0.1
@@ -108,6 +114,12 @@ class CosineSchedule:
     Attributes:
         learning_rate: at the end of the warm-up.
         warmup_steps: length of the warm-up.
+
+    Example:
+
+    >>> rate = CosineSchedule(0.1, warmup_steps=100).to_keras(300)
+    >>> [round(float(rate(step)), 4) for step in (0, 50, 100, 200, 300)]
+    [0.0, 0.05, 0.1, 0.05, 0.0]
     """
 
     learning_rate: float = 0.1
@@ -149,6 +161,12 @@ class Recipe:
         augment: pad by 4 pixels, random crop, random horizontal flip.
         inputs: what is done to the pixels, one of `INPUTS`.
         reported: which number its source reports; ours is always that of the last epoch.
+
+    Example: a recipe of one's own.
+
+    >>> mine = Recipe("mine", steps=5_000, batch_size=64, schedule=CosineSchedule(0.05))
+    >>> Recipe.from_dict(mine.to_dict()) == mine
+    True
     """
 
     name: str

@@ -38,6 +38,16 @@ class RunFolder:
 
     Args:
         path: the folder. Use `RunFolder.create` for a new run and `RunFolder.open` for one that exists.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as runs:
+    ...     folder = RunFolder.create(f"{runs}/mine")
+    ...     folder.update_record(kind="training", status="running")
+    ...     RunFolder.open(f"{runs}/mine").record()["status"], folder.metrics()
+    {'kind': 'training', 'status': 'running'}
+    ('running', [])
     """
 
     def __init__(self, path: str | Path) -> None:

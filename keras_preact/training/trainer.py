@@ -193,6 +193,13 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
 
     Raises:
         InputError: the network does not take these options or data.
+
+    Example:
+
+    >>> config = RunConfig(options={"depth": 8})
+    >>> model = build_model(config, config.load_dataset())
+    >>> model.input.dtype, model.output_shape
+    ('uint8', (None, 10))
     """
     check_precision(config.precision)
     if config.deterministic:
@@ -424,6 +431,18 @@ def start(
         InputError: bad configuration, data or folder; nothing is left behind then.
         Taken: (an InputError) another process is training this run.
         Interrupted: a signal asked to stop; the folder can be resumed.
+
+    Example: two steps on some of the bundled images, into a folder that is thrown away.
+
+    >>> import tempfile
+    >>> from keras_preact.data import from_arrays
+    >>> images, labels = RunConfig().load_dataset().train.batch(np.arange(64))
+    >>> data = from_arrays(images, labels, images, labels)
+    >>> recipe = Recipe("mine", steps=2, batch_size=32)
+    >>> with tempfile.TemporaryDirectory() as runs:
+    ...     run = start(RunConfig(options={"depth": 8}, recipe=recipe), f"{runs}/mine", data)
+    ...     run.record()["status"], run.metrics()[-1]["step"], sorted(evaluate(run.path, data))
+    ('finished', 2.0, ['test_error', 'test_loss'])
     """
     with together():
         _folder_class().check_free(out)
@@ -510,6 +529,21 @@ def resume(
         InputError: no such run, a run that is finished, or other data than it began with.
         Taken: (an InputError) another process is training it.
         Interrupted: a signal asked to stop again.
+
+    Example: Ctrl-C after the first of two steps.
+
+    >>> import tempfile
+    >>> from keras_preact.data import from_arrays
+    >>> images, labels = RunConfig().load_dataset().train.batch(np.arange(64))
+    >>> data = from_arrays(images, labels, images, labels)
+    >>> config = RunConfig(options={"depth": 8}, recipe=Recipe("mine", steps=2, batch_size=32))
+    >>> ctrl_c = lambda batch, logs: signal.raise_signal(signal.SIGINT)
+    >>> with tempfile.TemporaryDirectory() as runs:
+    ...     try:
+    ...         start(config, f"{runs}/mine", data, [keras.callbacks.LambdaCallback(on_train_batch_end=ctrl_c)])
+    ...     except Interrupted as stop:
+    ...         stop.step, resume(stop.path, data).record()["status"]
+    (1, 'finished')
     """
     with ExitStack() as hold:
         with together():
