@@ -515,8 +515,8 @@ def _inspect(options: argparse.Namespace) -> None:
 
     if options.images < 1:
         raise InputError(f"--images is {options.images}; give at least 1")
-    if options.out is not None and options.out.exists():
-        raise InputError(f"{options.out} exists already and is not overwritten; name another folder")
+    if options.out is not None:
+        RunFolder.check_free(options.out)
     options.model = _as_known(options.model)
     about = environment()
     keras.utils.set_random_seed(0)  # an untrained network is the same one each time

@@ -254,7 +254,7 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
         if compares:
             axes.plot([], [], "x", color=COLOURS[1], label="published: fails")
         axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="fails above")
-    axes.set_yticks(range(len(lines)), [line.row.title for line in lines])
+    axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 66) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("test error (%)")
     axes.set_title(title, fontsize=10)
