@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -98,8 +99,8 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     _check(model, path, format)
     model = _in_float32(model)
     images = _images(model)
-    expected = keras.ops.convert_to_numpy(model(images, training=False))
     try:
+        expected = keras.ops.convert_to_numpy(model(images, training=False))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the exporters, about their own future
             model.export(path, format=format.name, verbose=False)
@@ -131,7 +132,7 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
 def _in_float32(model: keras.Model) -> keras.Model:
     """Return the model with all layers in float32, a copy where they are not."""
     text = json.dumps(keras.saving.serialize_keras_object(model))
-    changed = text.replace('"mixed_bfloat16"', '"float32"').replace('"mixed_float16"', '"float32"')
+    changed = re.sub(r'"(mixed_)?(bfloat16|float16|float64)"', '"float32"', text)
     if changed == text:
         return model
     copy = keras.saving.deserialize_keras_object(json.loads(changed))
@@ -140,12 +141,13 @@ def _in_float32(model: keras.Model) -> keras.Model:
 
 
 def _images(model: keras.Model) -> np.ndarray:
-    """Return two random inputs of the model; 64 where it leaves a size open."""
+    """Return two random inputs of the model, tokens among those that it knows; 64 where it leaves a size open."""
     shape = tuple(size or 64 for size in model.input_shape[1:])
     dtype = model.inputs[0].dtype
     random = np.random.default_rng(0)
     if "int" in dtype:
-        return random.integers(0, 256, (2, *shape)).astype(dtype)
+        tokens = [layer.input_dim for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
+        return random.integers(0, min(tokens, default=256), (2, *shape)).astype(dtype)
     return random.normal(size=(2, *shape)).astype(dtype)
 
 

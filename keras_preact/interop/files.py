@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     """
     weights = {variable.path: variable for variable in _weights(model)}
     tensors = read_safetensors(Path(path))
-    _refuse(path, model, sorted(set(weights) - set(tensors)), "lacks")
-    _refuse(path, model, sorted(set(tensors) - set(weights)), "has, beyond those of the model,")
+    _refuse_other_names(path, model, set(weights), set(tensors))
     for name, variable in weights.items():
         if tensors[name].shape != tuple(variable.shape):
             raise InputError(
@@ -98,9 +98,14 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
 
 
-def _refuse(path: str | Path, model: keras.Model, names: list[str], what: str) -> None:
-    if names:
-        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        raise InputError(
-            f"{Path(path).name} {what} {shown}; build {model.name} with the options of the network that was saved"
-        )
+def _refuse_other_names(path: str | Path, model: keras.Model, wanted: set[str], found: set[str]) -> None:
+    # Of units in a stack that is written out, the names have one part more.
+    model_rolled, file_rolled = (any(re.search("_stack/[^/]+$", name) for name in names) for names in (wanted, found))
+    remedy = "" if model_rolled == file_rolled else f", rolled={file_rolled} among them"
+    for differing, what in ((wanted - found, "lacks"), (found - wanted, "has, beyond those of the model,")):
+        if names := sorted(differing):
+            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise InputError(
+                f"{Path(path).name} {what} {shown}; build {model.name} with the options of the network that was "
+                f"saved{remedy}"
+            )

@@ -11,7 +11,7 @@ import keras
 from keras_preact.errors import InputError, check_choice
 from keras_preact.interop.naming import Naming, parts, take_weights, weights_by_foreign_name
 from keras_preact.layers.units import ResidualUnit
-from keras_preact.models.imagenet import STRIDE_UNITS, UNITS, imagenet_resnet
+from keras_preact.models.imagenet import UNITS, imagenet_resnet
 from keras_preact.models.rolling import check_functional
 
 NAMES = {f"ResNet{depth}{version}": (depth, version) for version in ("", "V2") for depth in (50, 101, 152)}
@@ -22,6 +22,7 @@ _BOTTLENECKS: dict[tuple[int, ...], int] = {
 }
 _TOP = {"stem_conv": "conv1_conv", "stem_norm": "conv1_bn", "head_norm": "post_bn", "logits": "predictions"}
 _CONVOLUTIONS = {f"conv{k}": f"{k}_conv" for k in (1, 2, 3)} | {"projection/conv": "0_conv"}
+_UNITS: dict[str, Any] = {"epsilon": 1.001e-5, "shortcut": "identity"}
 
 NAMINGS = {
     "": Naming(
@@ -30,7 +31,7 @@ NAMINGS = {
         _CONVOLUTIONS | {"norm2": "1_bn", "norm3": "2_bn", "norm_last": "3_bn", "projection/norm": "0_bn"},
         _TOP,
         separator="/",
-        requires={"stride_on": "1x1", "epsilon": 1.001e-5, "placement": "original"},
+        requires=_UNITS | {"stride_on": "1x1", "placement": "original"},
     ),
     "V2": Naming(
         "keras.applications",
@@ -38,7 +39,8 @@ NAMINGS = {
         _CONVOLUTIONS | {"norm1": "preact_bn", "norm2": "1_bn", "norm3": "2_bn"},
         _TOP,
         separator="/",
-        requires={"stride_on": "3x3", "epsilon": 1.001e-5, "placement": "full_preactivation"},
+        requires=_UNITS | {"stride_on": "3x3", "placement": "full_preactivation"},
+        stride_in="last",
     ),
 }
 
@@ -59,7 +61,7 @@ def load_keras_applications(model_or_name: keras.Model | str, weights: Any = Non
         `resnet.preprocess_input`.
 
     Raises:
-        InputError: another model or name.
+        InputError: another model or name, or options of a network that computes something else.
 
     Example:
 
@@ -154,13 +156,9 @@ def _own(model: keras.Model) -> tuple[int, str]:
     depth = _BOTTLENECKS.get(tuple(len(row) for row in units.values()))
     if depth is None:
         raise InputError(f"keras.applications has no network of {model.name}'s units; it has {', '.join(NAMES)}")
-    version = "V2" if units[1][0].placement.first else ""
-    rows = STRIDE_UNITS["last" if version else "first"]
-    for (stage, row), stride in zip(units.items(), rows, strict=True):
-        expected = [stride.get("strides", 1), *[1] * (len(row) - 2), stride.get("last_strides", 1)]
-        if [unit.strides for unit in row] != expected:
-            raise InputError(f"stage{stage} of {model.name} strides elsewhere than keras.applications'; {_REMEDY}")
-    return depth, version
+    if any(unit.dilation != (1, 1) for row in units.values() for unit in row):
+        raise InputError(f"keras.applications has no dilated networks; build {model.name} without output_stride")
+    return depth, "V2" if units[1][0].placement.first else ""
 
 
 def _pooling(model: keras.Model) -> str | None:

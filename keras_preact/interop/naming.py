@@ -14,6 +14,7 @@ import numpy as np
 from keras_preact.errors import InputError
 from keras_preact.layers.stack import UnitStack, named_variables
 from keras_preact.layers.units import ResidualUnit
+from keras_preact.models.imagenet import STRIDE_UNITS
 from keras_preact.models.resnet import units_in
 
 Arrays = Mapping[str, np.ndarray]
@@ -98,6 +99,7 @@ class Naming:
         variables: this package's names of variables: theirs.
         separator: between layer and variable.
         requires: arguments of the units that the weights are right for only so.
+        stride_in: which unit of a stage halves the image there; a name of `STRIDE_UNITS`.
     """
 
     library: str
@@ -107,6 +109,7 @@ class Naming:
     variables: Mapping[str, str] = field(default_factory=dict)
     separator: str = "."
     requires: Mapping[str, Any] = field(default_factory=dict)
+    stride_in: str = "first"
 
     def foreign(self, part: Part, variable: str) -> str:
         """Return their name for a variable of a part, by its name here: `conv1/kernel` → `layer1.0.conv1.weight`.
@@ -127,17 +130,44 @@ class Naming:
             raise InputError(f"{self.library} has no layer for {part.name}'s {variable}; build the network without it")
         return f"{prefix}{layer}{self.separator}{self.variables.get(variable, variable)}"
 
-    def check(self, part: Part) -> None:
-        """Raise InputError where a unit computes something else than theirs with the same weights."""
-        if part.unit is None:
-            return
-        config = part.unit.get_config()
+    def check(self, model: keras.Model) -> None:
+        """Raise InputError where a network computes something else than theirs with the same weights."""
+        units = [(part, part.unit) for part in parts(model) if part.unit is not None]
+        for stage, stride in enumerate(STRIDE_UNITS[self.stride_in], start=1):
+            strides = [_stride(unit) for part, unit in units if part.stage == stage]
+            expected = [1] * len(strides)
+            if expected:
+                expected[0] *= stride.get("strides", 1)
+                expected[-1] *= stride.get("last_strides", 1)
+            if strides != expected:
+                raise InputError(
+                    f"stage{stage} of {model.name} strides elsewhere than in {self.library}; build the network with "
+                    f"stride_in={self.stride_in!r}"
+                )
+        for part, unit in units:
+            self._check_unit(part.name, unit.get_config())
+
+    def _check_unit(self, name: str, config: dict[str, Any]) -> None:
         for argument, value in self.requires.items():
             if config[argument] != value:
                 raise InputError(
-                    f"{part.name} has {argument}={config[argument]!r}, and the units of {self.library} have {value!r}: "
+                    f"{name} has {argument}={config[argument]!r}, and the units of {self.library} have {value!r}: "
                     f"the weights would fit and mean something else; build the network with {argument}={value!r}"
                 )
+
+
+def _stride(unit: ResidualUnit) -> int:
+    """Return a unit's stride, or the one that dilation stands for: between them a dilated network computes the same."""
+    before, after = unit.dilation
+    return unit.strides * after // before
+
+
+def _weights(part: Part) -> Iterator[tuple[str, Any]]:
+    """Yield a part's weights by name, without what no other library keeps: the unit's own arguments, random states."""
+    arguments = {name for names in getattr(part.unit, "variable_arguments", {}).values() for name in names}
+    for name, value in part.weights().items():
+        if name not in arguments and "seed_generator" not in name:
+            yield name, value
 
 
 Transpose = Callable[[np.ndarray, int], np.ndarray]
@@ -146,10 +176,10 @@ Transpose = Callable[[np.ndarray, int], np.ndarray]
 
 def weights_by_foreign_name(model: keras.Model, naming: Naming) -> dict[str, np.ndarray]:
     """Return all weights of a network by the names that another library gives them."""
+    naming.check(model)
     found = {}
     for part in parts(model):
-        naming.check(part)
-        for name, value in part.weights().items():
+        for name, value in _weights(part):
             found[naming.foreign(part, name)] = keras.ops.convert_to_numpy(value)
     return found
 
@@ -168,11 +198,11 @@ def take_weights(model: keras.Model, naming: Naming, theirs: Arrays, transpose: 
         InputError: weights that are missing, too many, not finite or of another shape, or a network that computes
             something else; it is as it was then.
     """
+    naming.check(model)
     assignments, left = [], set(theirs)
     for part in parts(model):
-        naming.check(part)
         values = {}
-        for name, value in part.weights().items():
+        for name, value in _weights(part):
             foreign = naming.foreign(part, name)
             if foreign not in theirs:
                 raise InputError(

@@ -29,7 +29,9 @@ _AFTER = {"norm2": "bn1", "norm3": "bn2", "norm_last": "bn{convolutions}"}
 """Batch norms of an original unit, numbered there by the convolution before them."""
 _BEFORE = {f"norm{k}": f"bn{k}" for k in (1, 2, 3)}
 """Those of a pre-activation unit, numbered there by the convolution after them."""
-_STRIDES: dict[str, Any] = {"stride_on": "3x3", "epsilon": 1e-5}
+_UNITS: dict[str, Any] = {"stride_on": "3x3", "epsilon": 1e-5, "shortcut": "identity", "shape_change": "projection"}
+_ORIGINAL = _UNITS | {"placement": "original"}
+_PREACTIVATION = _UNITS | {"placement": "full_preactivation"}
 
 NAMINGS: dict[tuple[str, bool], Naming] = {
     ("timm's resnetv2", True): Naming(
@@ -38,7 +40,7 @@ NAMINGS: dict[tuple[str, bool], Naming] = {
         _CONVOLUTIONS | {f"norm{k}": f"norm{k}" for k in (1, 2, 3)} | {"projection/conv": "downsample.conv"},
         {"stem_conv": "stem.conv", "head_norm": "norm", "logits": "head.fc"},
         _VARIABLES,
-        requires=_STRIDES,
+        requires=_PREACTIVATION,
     ),
     ("torchvision's and timm's resnet", False): Naming(
         "torchvision's and timm's resnet",
@@ -46,7 +48,7 @@ NAMINGS: dict[tuple[str, bool], Naming] = {
         _CONVOLUTIONS | _AFTER | {"projection/conv": "downsample.0", "projection/norm": "downsample.1"},
         {"stem_conv": "conv1", "stem_norm": "bn1", "logits": "fc"},
         _VARIABLES,
-        requires=_STRIDES,
+        requires=_ORIGINAL,
     ),
     ("pytorch-cifar's PreActResNet", True): Naming(
         "pytorch-cifar's PreActResNet",
@@ -54,7 +56,7 @@ NAMINGS: dict[tuple[str, bool], Naming] = {
         _CONVOLUTIONS | _BEFORE | {"projection/conv": "shortcut.0"},
         {"stem_conv": "conv1", "head_norm": "bn", "logits": "linear"},
         _VARIABLES,
-        requires=_STRIDES,
+        requires=_PREACTIVATION,
     ),
     ("pytorch-cifar's ResNet", False): Naming(
         "pytorch-cifar's ResNet",
@@ -62,7 +64,7 @@ NAMINGS: dict[tuple[str, bool], Naming] = {
         _CONVOLUTIONS | _AFTER | {"projection/conv": "shortcut.0", "projection/norm": "shortcut.1"},
         {"stem_conv": "conv1", "stem_norm": "bn1", "logits": "linear"},
         _VARIABLES,
-        requires=_STRIDES,
+        requires=_ORIGINAL,
     ),
 }
 """By library, and by whether its units are pre-activation ones."""
@@ -82,8 +84,8 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
             `DataParallel`.
 
     Raises:
-        InputError: a pickle, a state of another network (the sentence names the layer), or values that are no finite
-            numbers; the model is as it was then.
+        InputError: a pickle, a state of another network (the sentence names the layer), a network whose units compute
+            something else with the same weights, or values that are no finite numbers; the model is as it was then.
 
     Example:
 

@@ -209,7 +209,10 @@ def residual_branch(
     >>> [layer.name for layer in layers]
     ['conv1', 'norm2', 'conv2', 'norm_last']
     """
-    ends_in_norm = NORM in placement.last
+    gamma = {"gamma_initializer": "zeros"} if zero_init else {}
+    last = operations(placement.last, convolutions[-1].filters, "norm_last", normalize, **gamma)
+    # Without normalization there is no scale to be zero, whatever the placement says.
+    zero_kernel = zero_init and not any(hasattr(layer, "gamma_initializer") for layer in last)
     layers: list[keras.layers.Layer] = []
     for number, convolution in enumerate(convolutions, start=1):
         is_last = number == len(convolutions)
@@ -217,11 +220,41 @@ def residual_branch(
             f"conv{number}",
             data_format,
             dtype,
-            kernel_initializer="zeros" if zero_init and is_last and not ends_in_norm else kernel_initializer,
+            kernel_initializer="zeros" if zero_kernel and is_last else kernel_initializer,
             use_bias=has_bias(biases, placement.last if is_last else placement.between),
         )
         if not is_last:
             layers += operations(placement.between, convolution.filters, f"norm{number + 1}", normalize)
-    gamma = {"gamma_initializer": "zeros"} if zero_init and ends_in_norm else {}
-    layers += operations(placement.last, convolutions[-1].filters, "norm_last", normalize, **gamma)
-    return layers
+    return layers + last
+
+
+def check_zero_init(placement: Placement, shortcut: keras.layers.Layer) -> None:
+    """Refuse to begin with F = 0 where no gradient would ever reach F, which a network then could not train.
+
+    A single unit may begin so, for instance to show what it does to x.
+
+    Args:
+        placement: of the units.
+        shortcut: h, as `get_shortcut` returns it.
+
+    Raises:
+        InputError: F ends in ReLU, whose gradient at 0 is 0, or is multiplied by an α that begins at 0 as well.
+
+    Example:
+
+    >>> from keras_preact.layers.placements import PLACEMENTS
+    >>> from keras_preact.layers.shortcuts import ScaledResidual
+    >>> check_zero_init(PLACEMENTS["full_preactivation"], ScaledResidual())
+    Traceback (most recent call last):
+        ...
+    keras_preact.errors.InputError: zero_init_residual and an α of 0 at once leave both without a gradient; choose one
+    """
+    from keras_preact.layers.shortcuts import ScaledResidual  # which imports this module
+
+    if RELU in placement.last:
+        raise InputError(
+            f"zero_init_residual leaves the branches of {placement.name}, which end in ReLU, without a gradient; leave "
+            "it out"
+        )
+    if isinstance(shortcut, ScaledResidual) and shortcut.initial == 0:
+        raise InputError("zero_init_residual and an α of 0 at once leave both without a gradient; choose one")

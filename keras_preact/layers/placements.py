@@ -26,16 +26,20 @@ class Placement:
         between: operations between two weight layers.
         last: operations after the last weight layer, before the addition.
         after_addition: operations after the addition: f of Eq. (2). Empty means that f is the identity.
-        stem: operations after the network's first convolution. With the pre-activation of the first unit they
-            make up norm and ReLU, "right after conv1 and before splitting into two paths" (appendix of the paper).
-        head: operations between the last unit of a network and its pooling: the pre-activation that a further
-            unit would have begun with.
+        stem: operations after the network's first convolution. Default: what is lacking in the pre-activation of
+            the first unit to norm and ReLU, "right after conv1 and before splitting into two paths" (appendix of the
+            paper).
+        head: operations between the last unit of a network and its pooling. Default: the pre-activation that a
+            further unit would have begun with.
 
     Example:
 
     >>> full = PLACEMENTS["full_preactivation"]
     >>> full.first, full.after_addition, full.identity_after_addition
     (('norm', 'relu'), (), True)
+    >>> mine = Placement("mine", "mine", first=("norm", "relu"), last=("norm",))
+    >>> mine.stem, mine.head
+    ((), ('norm', 'relu'))
     """
 
     name: str
@@ -44,8 +48,14 @@ class Placement:
     between: tuple[str, ...] = (NORM, RELU)
     last: tuple[str, ...] = ()
     after_addition: tuple[str, ...] = ()
-    stem: tuple[str, ...] = (NORM, RELU)
-    head: tuple[str, ...] = ()
+    stem: tuple[str, ...] = None  # type: ignore[assignment]  # set below
+    head: tuple[str, ...] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.stem is None:
+            object.__setattr__(self, "stem", tuple(kind for kind in (NORM, RELU) if kind not in self.first))
+        if self.head is None:
+            object.__setattr__(self, "head", self.first)
 
     @property
     def identity_after_addition(self) -> bool:
@@ -64,8 +74,8 @@ PLACEMENTS: dict[str, Placement] = {
         Placement("original", "a", last=(NORM,), after_addition=(RELU,)),
         Placement("bn_after_addition", "b", after_addition=(NORM, RELU)),
         Placement("relu_before_addition", "c", last=(NORM, RELU)),
-        Placement("relu_only_preactivation", "d", first=(RELU,), last=(NORM,), stem=(NORM,), head=(RELU,)),
-        Placement("full_preactivation", "e", first=(NORM, RELU), stem=(), head=(NORM, RELU)),
+        Placement("relu_only_preactivation", "d", first=(RELU,), last=(NORM,)),
+        Placement("full_preactivation", "e", first=(NORM, RELU)),
         # Not in the paper: what (d) does with ReLU alone, done with batch norm alone.
         Placement("bn_only_preactivation", "extension", first=(NORM,), stem=(), head=(NORM, RELU)),
     )
@@ -75,9 +85,9 @@ PLACEMENTS: dict[str, Placement] = {
 NORM_PLACEMENTS: dict[str, Placement] = {
     placement.name: placement
     for placement in (
-        Placement("pre_norm", "Transformer", first=(NORM,), between=(), stem=(), head=(NORM,)),
+        Placement("pre_norm", "Transformer", first=(NORM,), between=(), stem=()),
         Placement("post_norm", "Transformer", between=(), after_addition=(NORM,), stem=()),
-        Placement("sandwich", "Transformer", first=(NORM,), between=(), last=(NORM,), stem=(), head=(NORM,)),
+        Placement("sandwich", "Transformer", first=(NORM,), between=(), last=(NORM,), stem=()),
         Placement("no_norm", "Transformer", between=(), stem=()),
     )
 }

@@ -35,7 +35,8 @@ class BatchNorm(keras.layers.BatchNormalization):
         momentum: of the moving statistics. Default 0.9 (the paper's framework; Keras itself has 0.99).
         epsilon: added to the variance. Default 1e-5 (Keras itself has 1e-3).
         fused: `None` (default) uses the fused operation where it exists: TensorFlow, images of rank 4,
-            float32, float16 or bfloat16, no mask. `False` always takes the parent's path, the reference.
+            float32, float16 or bfloat16, float32 variables, no mask. `False` always takes the parent's path, the
+            reference.
         **kwargs: as in `keras.layers.BatchNormalization`.
 
     Input and output: images (batch, height, width, channels), or another rank on the unfused path, in the layer's
@@ -75,6 +76,7 @@ class BatchNorm(keras.layers.BatchNormalization):
             and len(inputs.shape) == 4
             and self.axis in (-1, 1, 3)
             and keras.backend.standardize_dtype(inputs.dtype) in ("float32", "float16", "bfloat16")
+            and self.variable_dtype == "float32"  # a policy of half precision alone has no float32 statistics
             and mask is None
             and not self.synchronized
             and not getattr(self, "renorm", False)  # Keras 3.12 has no renormalization

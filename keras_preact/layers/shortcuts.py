@@ -29,6 +29,23 @@ from keras_preact.layers.placements import Placement
 from keras_preact.layers.preactivation import channel_axis, normalization
 
 
+def keep_frozen(layer: keras.layers.Layer) -> None:
+    """Freeze the layers inside a frozen layer that has just been built.
+
+    Keras hands `trainable` on to the layers inside when it is set. One that is frozen from the beginning, as when it
+    is loaded, has none of them yet, and they would be trained.
+
+    >>> shortcut = ConvShortcut(trainable=False)
+    >>> shortcut.build((1, 8, 8, 4), (1, 8, 8, 4))
+    >>> shortcut.projection.conv.trainable
+    False
+    """
+    if not layer.trainable:
+        # Not `layer.trainable = False`: TensorFlow leaves out the assignment of a value that is there already.
+        for inside in layer._flatten_layers(include_self=False):
+            inside.trainable = False
+
+
 @keras.saving.register_keras_serializable(package="keras_preact")
 class Shortcut(keras.layers.Layer):
     """Base of all shortcuts: `call(x, residual)` returns y, of the residual's shape and dtype.
@@ -41,6 +58,10 @@ class Shortcut(keras.layers.Layer):
     ...         return (x + residual) / 2
     >>> float(HalfAndHalf()(np.array([1.0]), np.array([2.0]))[0])
     1.5
+
+    One that sets `changes_shape = True` is given the unit's `strides`, and its `normalize`, `momentum`, `epsilon`,
+    `kernel_initializer` and `use_bias`, as far as its constructor has arguments of these names; all but the strides
+    only where they are at their defaults. The shapes of x and of the residual it learns in `build`.
 
     Args:
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
@@ -59,6 +80,7 @@ class Shortcut(keras.layers.Layer):
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         super().build(x_shape)
+        keep_frozen(self)
 
     def call(self, x: Any, residual: Any) -> Any:
         raise NotImplementedError
@@ -463,16 +485,43 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
             raise
         reason = str(error).rstrip(".")
         raise InputError(
-            f"the shortcut {shortcut!r} does not take these arguments: {reason}; {name} takes {_arguments(name)}"
+            f"the shortcut {shortcut!r} does not take these arguments: {reason}; {name} takes "
+            f"{', '.join(_own_arguments(SHORTCUTS[name])) or 'none'}"
         ) from None
 
 
-def _arguments(name: str) -> str:
-    """Return the names of a shortcut's own arguments, in words."""
-    constructors = [vars(kind)["__init__"] for kind in SHORTCUTS[name].__mro__ if "__init__" in vars(kind)]
-    own = constructors[: constructors.index(Shortcut.__init__)]
-    names = [key for constructor in own for key in inspect.signature(constructor).parameters]
-    return ", ".join(key for key in names if key not in ("self", "kwargs")) or "none"
+def fitted_shortcut(shortcut: Shortcut, strides: int, **arguments: Any) -> Shortcut:
+    """Return a copy of a shortcut that changes the shape, with the unit's arguments as far as it takes them.
+
+    Args:
+        shortcut: what it was given stays as it is: what differs from its defaults.
+        strides: of the unit.
+        **arguments: of the unit's convolutions and normalization.
+
+    Example:
+
+    >>> shortcut = get_shortcut("conv(use_bias=True)")
+    >>> shortcut = fitted_shortcut(shortcut, strides=2, use_bias=False, normalize="group")
+    >>> shortcut.strides, shortcut.use_bias, shortcut.normalize
+    (2, True, 'group')
+    """
+    defaults, config = _own_arguments(type(shortcut)), shortcut.get_config()
+    free = {key for key, default in defaults.items() if config.get(key, default) == default}
+    fitting = {key: value for key, value in arguments.items() if key in free}
+    if "strides" in defaults:
+        fitting["strides"] = strides
+    return get_shortcut(shortcut, name=shortcut.name, **fitting)
+
+
+def _own_arguments(kind: type[Shortcut]) -> dict[str, Any]:
+    """Return the arguments that a kind of shortcut has beyond those of all shortcuts, with their defaults."""
+    constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
+    defaults: dict[str, Any] = {}
+    for constructor in constructors[: constructors.index(Shortcut.__init__)]:
+        for parameter in inspect.signature(constructor).parameters.values():
+            if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
+                defaults.setdefault(parameter.name, parameter.default)
+    return defaults
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -564,6 +613,7 @@ class Projection(keras.layers.Layer):
         for layer in self.norm:
             layer.build(self.conv.compute_output_shape(input_shape))
         super().build(input_shape)
+        keep_frozen(self)
 
     def call(self, x: Any) -> Any:
         x = self.conv(x)

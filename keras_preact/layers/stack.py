@@ -18,6 +18,8 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice
+from keras_preact.layers.convolutions import sequence_multiply_adds
+from keras_preact.layers.shortcuts import keep_frozen
 
 REMATS = ("none", "unit", "segment")
 
@@ -41,8 +43,8 @@ class UnitStack(keras.layers.Layer):
             all inside a unit, `"segment"`: all inside of √n units in a row. `True` means `"segment"`, which saves
             most where batches are large.
         vary: arguments of the unit that differ from unit to unit, each with n values. Rolled, only those that the
-            unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`).
-        **kwargs: as in `keras.layers.Layer`. Default dtype policy: the unit's.
+            unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`, if above 0).
+        **kwargs: as in `keras.layers.Layer`. Default dtype policy and `trainable`: the unit's.
 
     Input and output: what the unit takes and gives, in the compute dtype. A mask (Keras's, of sequences) reaches
     every unit that takes one.
@@ -52,7 +54,7 @@ class UnitStack(keras.layers.Layer):
     as one variable; SGD with momentum, Adam and clipping by global norm do not tell the difference.
 
     Raises:
-        InputError: not a layer, fewer than 1 unit, or a unit that changes the shape.
+        InputError: not a layer, fewer than 1 unit, a unit that changes the shape, or an argument that cannot vary.
 
     Example:
 
@@ -83,6 +85,7 @@ class UnitStack(keras.layers.Layer):
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             raise InputError(f"repeats is {repeats!r}; give the number of units, at least 1")
         kwargs.setdefault("dtype", template.dtype_policy)
+        kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.unit_spec = unit
@@ -108,10 +111,13 @@ class UnitStack(keras.layers.Layer):
                 )
 
     def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
-        """Return unit k, or without k the one that the others vary from."""
+        """Return unit k, or without k the one that the others vary from; not frozen, for the stack says what is."""
         spec = keras.saving.deserialize_keras_object(self.unit_spec)
         own = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
-        return type(spec).from_config({**spec.get_config(), **own, "name": name, "dtype": self.dtype_policy})
+        unit = type(spec).from_config({**spec.get_config(), **own, "name": name, "dtype": self.dtype_policy})
+        if not unit.trainable:
+            unit.trainable = True
+        return unit
 
     # ---- weights ----------------------------------------------------------------------------------------------
 
@@ -120,19 +126,27 @@ class UnitStack(keras.layers.Layer):
             self._build_stacked(input_shape)
         else:
             for unit in self.units:
-                unit.build(input_shape)
+                _build_unit(unit, input_shape)
         unit = self._template.unit if self.rolled else self.units[0]
-        output_shape = unit.compute_output_shape(input_shape)
+        # Not `compute_output_shape`, which a layer need not have.
+        output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
         if tuple(output_shape) != tuple(input_shape):
             raise InputError(
                 f"the units of a stack must keep the shape: {tuple(input_shape)} became {tuple(output_shape)}; put "
                 "the unit that changes it before the stack"
             )
         super().build(input_shape)
+        keep_frozen(self)
 
     def _build_stacked(self, input_shape: Any) -> None:
-        self._template = template = _Template(self._make_unit(None, self.name), input_shape)
+        self._template = template = _Template(partial(self._make_unit, None, self.name), input_shape)
         places = _variable_arguments(template.unit)
+        for argument in self.vary:
+            if missing := [name for name in places[argument] if name not in template.names]:
+                raise InputError(
+                    f"with {argument}={template.unit.get_config()[argument]!r} the unit has no variable {missing[0]} "
+                    f"to vary; give the unit a {argument} above 0, or take rolled=False"
+                )
         varied = {name: values for argument, values in self.vary.items() for name in places[argument]}
         self.stacked: list[keras.Variable] = []
         for name, variable, initializer in zip(template.names, template.variables, template.initializers, strict=True):
@@ -173,36 +187,40 @@ class UnitStack(keras.layers.Layer):
             InputError: there is no unit k, no such variable, or a value of another shape.
         """
         k = self._check_index(k)
-        names = self._template.names if self.rolled else list(named_variables(self.units[k]))
+        if self.rolled:
+            variables = dict(zip(self._template.names, self.stacked, strict=True))
+        else:
+            variables = named_variables(self.units[k])
         for name, value in weights.items():
-            check_choice("variable", name, names)
-            if not self.rolled:
-                named_variables(self.units[k])[name].assign(value)
-                continue
-            variable = self.stacked[names.index(name)]
-            if tuple(np.shape(value)) != tuple(variable.shape[1:]):
-                raise InputError(f"{name} of a unit has shape {tuple(variable.shape[1:])}, not {np.shape(value)}")
-            everything = np.array(ops.convert_to_numpy(variable))
-            everything[k] = ops.convert_to_numpy(value)
-            variable.assign(everything)
+            variable = variables[check_choice("variable", name, variables)]
+            shape = tuple(variable.shape)[int(self.rolled) :]
+            if tuple(np.shape(value)) != shape:
+                raise InputError(f"{name} of a unit has shape {shape}, not {tuple(np.shape(value))}; give that shape")
+            if self.rolled:
+                everything = np.array(ops.convert_to_numpy(variable))
+                everything[k] = ops.convert_to_numpy(value)
+                value = everything
+            variable.assign(value)
 
     def unit(self, k: int, name: str | None = None) -> keras.layers.Layer:
-        """Return a layer on its own that equals unit k, k from 0, with a copy of its weights.
+        """Return a layer on its own that equals unit k, k from 0, with a copy of its weights; frozen if that unit is.
 
         Raises:
             InputError: there is no unit k, or the stack is not built yet.
         """
         k = self._check_index(k)
         unit = self._make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
-        unit.build(self.get_build_config()["input_shape"])
+        _build_unit(unit, self.get_build_config()["input_shape"])
         weights = self.unit_weights(k)
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
+        if not (self if self.rolled else self.units[k]).trainable:
+            unit.trainable = False
         return unit
 
     @classmethod
     def from_units(cls, units: Sequence[keras.layers.Layer], **options: Any) -> UnitStack:
-        """Return a stack of the given units in this order, with a copy of their weights.
+        """Return a stack of the given units in this order, with a copy of their weights; frozen if they are.
 
         Args:
             units: built layers, equal in all but their weights, their names, and what a unit keeps in variables.
@@ -242,9 +260,8 @@ class UnitStack(keras.layers.Layer):
         if not self.rolled:
             return self._call_written_out(x, training, mask)
         template = self._template
-        template.unit.trainable = self.trainable  # a frozen batch norm runs in inference mode
         state = template.state if training else []
-        step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
+        step = _Pure([self.loop_unit], template.variables, [template.variables[i] for i in state], training, mask)
         # All units' weights in one cast, rather than a cast in each unit.
         values = [
             ops.cast(variable, self.compute_dtype) if autocast else variable.value
@@ -257,6 +274,14 @@ class UnitStack(keras.layers.Layer):
         if step.has_losses:
             self.add_loss(loss)
         return x
+
+    @property
+    def loop_unit(self) -> keras.layers.Layer:
+        """The one unit that a built, rolled stack runs in its loop; the values of its own variables are never used."""
+        unit = self._template.unit
+        if unit.trainable != self.trainable:
+            unit.trainable = self.trainable  # a frozen batch norm runs in inference mode
+        return unit
 
     def _loop(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         if self.remat == "segment":
@@ -277,7 +302,7 @@ class UnitStack(keras.layers.Layer):
         self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None, mask: Any
     ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
-        state = [variable for variable in variables if not variable.trainable]
+        state = [variable for unit in units for variable in _state(unit)]
         step = _Pure(units, variables, state, training, mask)
         x, updates, loss = rematerialized(step)(x, [variable.value for variable in variables])
         for variable, update in zip(state, updates, strict=True):
@@ -289,7 +314,7 @@ class UnitStack(keras.layers.Layer):
     def activations(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         """Return x_0 = x, x_1, …, x_n, the input and the output of every unit, stacked: (n + 1, batch, …).
 
-        With `training=True` batch statistics normalize, as in training; no state changes.
+        With `training=True` batch statistics normalize, as in training, unless the stack is frozen; no state changes.
         """
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
         if not self.built:
@@ -305,7 +330,7 @@ class UnitStack(keras.layers.Layer):
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of all units on one image of `input_shape`."""
         unit = self._template.unit if self.rolled else self.units[0]
-        return self.repeats * unit.multiply_adds(input_shape)
+        return self.repeats * sequence_multiply_adds([unit], input_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
@@ -372,22 +397,45 @@ def _call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: An
     return unit(x, **options)
 
 
+def _build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
+    """Build a unit with the layers in it, of which Keras's own `build` knows nothing."""
+    if type(unit).build is keras.layers.Layer.build and not all(layer.built for layer in unit._flatten_layers(False)):
+        # What is in it is built by being called, as Keras does at a first call; not by calling the unit, which Keras
+        # would note down as a use of it in a model.
+        with keras.name_scope(unit.name):
+            keras.Operation.compute_output_spec(unit, keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
+    unit.build(input_shape)
+
+
+def _state(unit: keras.layers.Layer) -> list[keras.Variable]:
+    """Return the unit's variables that are no weights: moving statistics, states of random generators.
+
+    Not its `non_trainable_variables`: where a layer is frozen, its kernels are among those. No step changes them, and
+    in mixed precision what would be assigned to them is what they were, rounded.
+    """
+    layers = unit._flatten_layers()  # private to Keras, like a layer's variables by their kind
+    seeds = [generator.state for layer in layers for generator in layer._seed_generators]
+    return [*(variable for layer in layers for variable in layer._non_trainable_variables), *seeds]
+
+
 class _Template:
     """The one unit that a rolled stack runs, with the values of each unit's variables in turn.
 
     Not a Keras object, so that Keras does not find the unit's own variables, which are never used, in the stack.
     """
 
-    def __init__(self, unit: keras.layers.Layer, input_shape: Any) -> None:
-        self.unit = unit
-        # In a stateless scope, Keras notes how a variable will begin before it makes its value.
+    def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any) -> None:
+        # In a stateless scope, Keras notes how a variable will begin before it makes its value. The unit is made in
+        # it, too: some layers, Dropout for one, make variables before they are built.
         with keras.StatelessScope():
-            unit.build(input_shape)
-            named = named_variables(unit)
+            self.unit = make_unit()
+            _build_unit(self.unit, input_shape)
+            named = named_variables(self.unit)
             # Private to Keras, and the only place where it says how a variable begins.
             self.initializers = [variable._initializer for variable in named.values()]
         self.names, self.variables = list(named), list(named.values())
-        self.state = [i for i, variable in enumerate(self.variables) if not variable.trainable]
+        state = {id(variable) for variable in _state(self.unit)}
+        self.state = [i for i, variable in enumerate(self.variables) if id(variable) in state]
         """Which variables are no weights: moving statistics, states of random generators."""
         self.autocast = [v._autocast and "float" in v.dtype for v in self.variables]
         """Which variables the unit uses in its compute dtype: kernels, but not what normalization is made of."""
@@ -403,11 +451,18 @@ def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
     named: dict[str, keras.Variable] = {}
     for variable in (*unit.trainable_variables, *unit.non_trainable_variables):
         # Keras numbers its random generators through the whole process.
-        name = re.sub(r"seed_generator_\d+", "seed_generator", variable.path.removeprefix(unit.path + "/"))
+        name = re.sub(r"seed_generator_\d+", "seed_generator", _path_below(unit, variable))
         while name in named:
             name += "_"
         named[name] = variable
     return named
+
+
+def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
+    """Return a variable's path below the unit. One made in the unit's constructor knows of no more than its parent."""
+    prefixes = (unit.path, unit.name, unit.path.rpartition("/")[0])
+    prefix = next((prefix for prefix in prefixes if variable.path.startswith(f"{prefix}/")), "")
+    return str(variable.path).removeprefix(f"{prefix}/")
 
 
 def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:

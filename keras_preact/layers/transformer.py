@@ -25,6 +25,7 @@ from keras_preact.layers.shortcuts import (
     ScaledResidual,
     Shortcut,
     get_shortcut,
+    keep_frozen,
 )
 
 SEQUENCE_NORMALIZATIONS = ("layer", "rms", "none")
@@ -125,6 +126,7 @@ class SelfAttention(keras.layers.Layer):
         if self.dropout:
             self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         super().build(input_shape)
+        keep_frozen(self)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         batch, steps, width = ops.shape(x)
@@ -478,6 +480,7 @@ class EncoderBlock(keras.layers.Layer):
         self.attention.build(input_shape)
         self.feed_forward.build(input_shape)
         super().build(input_shape)
+        keep_frozen(self)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         return self.feed_forward(self.attention(x, training=training, mask=mask), training=training)

@@ -30,6 +30,7 @@ from keras_preact.layers.shortcuts import (
     OptionA,
     Projection,
     Shortcut,
+    fitted_shortcut,
     get_shortcut,
 )
 
@@ -51,7 +52,8 @@ class ResidualUnit(ResidualLayer):
         strides: of the unit. Default 1.
         placement: a name of `PLACEMENTS` (Table 2), or a `Placement` of your own. Default `"full_preactivation"`.
         shortcut: a name of `SHORTCUTS` (Table 1), with arguments if wanted (`"exclusive_gating(gate_bias=-7)"`), or
-            a `Shortcut`. Default `"identity"`.
+            a `Shortcut`. Default `"identity"`. Those with convolutions of their own, `conv` and `highway`, take the
+            unit's strides, and its normalization, initializer and bias where they were given none.
         shape_change: what brings x to F's shape where the two differ: `"projection"` (1×1 convolution; default) or
             `"option_a"` (subsample, pad with zeros). The shortcut then acts on its result; those that have
             convolutions of their own, `conv` and `highway`, change the shape themselves.
@@ -205,7 +207,7 @@ class ResidualUnit(ResidualLayer):
         shortcut = get_shortcut(self.shortcut_spec, name="shortcut", **common)
         self.reshape = []
         if shortcut.changes_shape:
-            shortcut = get_shortcut(shortcut, name="shortcut", strides=self.strides, **projection)
+            shortcut = fitted_shortcut(shortcut, self.strides, **projection)
         elif self.changes_shape and self.shape_change == "option_a":
             self.reshape = [OptionA(self.output_filters, self.strides, name="option_a", **common)]
         elif self.changes_shape:

@@ -121,10 +121,16 @@ def _check_weights(name: str, file: io.BytesIO) -> int:
     import h5py  # Keras does without until a file is read
 
     with h5py.File(file, "r") as weights:
-        return _bytes_below(name, weights)
+        return _bytes_below(name, weights, {_address(weights)})
 
 
-def _bytes_below(name: str, group: Any) -> int:
+def _address(member: Any) -> int:
+    import h5py
+
+    return int(h5py.h5o.get_info(member.id).addr)
+
+
+def _bytes_below(name: str, group: Any, seen: set[int]) -> int:
     import h5py
 
     total = 0
@@ -132,8 +138,11 @@ def _bytes_below(name: str, group: Any) -> int:
         if not isinstance(group.get(key, getlink=True), h5py.HardLink):
             raise InputError(f"{name} links to other data at {group.name}/{key}; save the model again, without links")
         member = group[key]
+        if _address(member) in seen:  # it would be counted, or walked through, again and again
+            raise InputError(f"{name} holds {group.name}/{key} under another name too; save the model again")
+        seen.add(_address(member))
         if isinstance(member, h5py.Group):
-            total += _bytes_below(name, member)
+            total += _bytes_below(name, member, seen)
         elif member.external or member.is_virtual:
             raise InputError(f"{name} keeps {member.name} in another file; save the model again, into one")
         elif member.dtype.kind not in "fiub" or member.id.get_storage_size() < member.nbytes:
@@ -143,8 +152,24 @@ def _bytes_below(name: str, group: Any) -> int:
     return total
 
 
+def _units(config: Any) -> int:
+    """Return how many units the stacks of a configuration have, those of stacks in stacks multiplied.
+
+    Whatever repeats counts, by the name of the argument: Keras finds a class under several names.
+    """
+    if isinstance(config, list):
+        return sum(map(_units, config))
+    if not isinstance(config, dict):
+        return 0
+    inside, repeats = sum(map(_units, config.values())), config.get("repeats")
+    return max(repeats, 1) * max(inside, 1) if isinstance(repeats, int) else inside
+
+
 def _check_size(name: str, config: dict[str, Any], stored: int) -> None:
     """Refuse a configuration whose weights would be far larger than those stored: they would be made first."""
+    units = _units(config)
+    if units > max(stored, 1):  # counted first: a stack that is not rolled makes a layer for each
+        raise InputError(f"{name} describes stacks of {units:,} units and holds {stored:,} bytes; save the model again")
     try:
         with keras.StatelessScope(initialize_variables=False):  # variables have shapes there, and no values
             model = keras.saving.deserialize_keras_object({**config, "compile_config": None}, safe_mode=True)

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
+from keras_preact.layers.branches import ConstantPadding2D, check_zero_init, has_bias, operations
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     WeightLayer,
@@ -23,7 +23,7 @@ from keras_preact.layers.convolutions import (
 )
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
-from keras_preact.layers.shortcuts import Shortcut
+from keras_preact.layers.shortcuts import Shortcut, get_shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions
@@ -117,6 +117,8 @@ def build_network(
     """Build a network as a functional Keras model; arguments as in `keras_preact.models.cifar_resnet`."""
     data_format = network.unit.get("data_format") or keras.config.image_data_format()
     _check_top(include_top, pooling, classes)
+    if network.unit.get("zero_init_residual"):
+        check_zero_init(get_placement(network.unit["placement"]), get_shortcut(network.unit["shortcut"]))
     inputs, x = _inputs(input_shape, input_tensor, default_size, include_top, data_format)
     x = _stem(network, x, data_format, dtype)
     x = _stages(network, x, dtype)
@@ -329,7 +331,7 @@ def multiply_adds(model: keras.Model) -> int:
 
 def layer_multiply_adds(layer: keras.layers.Layer) -> int:
     """Return the multiply-adds of one layer of a functional model on one image; 0 for layers without a product."""
-    if units_in(layer):
+    if units_in(layer) or isinstance(layer, UnitStack):
         return layer.multiply_adds(input_of(layer).shape)
     if isinstance(layer, Shortcut):  # in a folded network
         return layer.multiply_adds(layer.input[0].shape)
@@ -404,4 +406,20 @@ def _load_weights(model: keras.Model, weights: str | Path) -> None:
     try:
         model.load_weights(path)
     except (ValueError, OSError, KeyError) as error:
-        raise InputError(f"the weights in {path.name} do not fit {model.name}: {error}") from error
+        remedy = _other_way(model, path)
+        raise InputError(f"the weights in {path.name} do not fit {model.name}{remedy}: {error}") from error
+
+
+def _other_way(model: keras.Model, path: Path) -> str:
+    """Return what helps where a file has the weights of rolled units and the network is written out, or vice versa."""
+    import h5py  # Keras does without until a file is read
+
+    try:
+        with h5py.File(path, "r") as file:
+            layers = dict(file.get("layers", {}))
+            rolled = any(name.startswith("unit_stack") and "units" not in layers[name] for name in layers)
+    except OSError:
+        return ""
+    if rolled == any(isinstance(layer, UnitStack) and layer.rolled for layer in model.layers):
+        return ""
+    return f", whose units are {'not ' if rolled else ''}rolled; build it with rolled={rolled}"

@@ -42,8 +42,10 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     if not rows:
         raise InputError(f"{model.name} has no two equal residual units in a row: there is nothing to roll")
     replacements: dict[str, Callable[[Any], Any]] = {}
+    taken = {layer.name for layer in model.layers}
     for row in rows:
-        name = _free_name(f"{_stage(row[0])}_stack", model)
+        name = _free_name(f"{_stage(row[0])}_stack", taken)
+        taken.add(name)
         replacements |= {unit.name: _row([]) for unit in row}
         replacements[row[0].name] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
     return rewired(model, replacements)
@@ -76,7 +78,7 @@ def unroll(model: keras.Model) -> keras.Model:
     count: dict[str, int] = {}
     for layer in model.layers:
         stage, before = _stage(layer), count.get(_stage(layer), 0)
-        count[stage] = before + units_in(layer)
+        count[stage] = before + (layer.repeats if isinstance(layer, UnitStack) else units_in(layer))
         if isinstance(layer, UnitStack):
             word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
             names = [f"{stage}_{word}{number:02d}" for number in range(before + 1, count[stage] + 1)]
@@ -143,7 +145,6 @@ def _stage(layer: keras.layers.Layer) -> str:
     return layer.name.split("_")[0]
 
 
-def _free_name(name: str, model: keras.Model) -> str:
-    taken = {layer.name for layer in model.layers}
+def _free_name(name: str, taken: set[str]) -> str:
     numbered = (f"{name}{k}" for k in itertools.count(2))
     return next(free for free in itertools.chain([name], numbered) if free not in taken)

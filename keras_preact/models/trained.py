@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_preact.data import PerPixelMean
 from keras_preact.errors import InputError, check_positive
+from keras_preact.layers.stack import UnitStack
 
 
 def freeze(network: keras.Model, before: str | None = None) -> list[str]:
@@ -83,13 +84,23 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
 
 
 def batch_norms(network: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return the batch norms of a network, those inside other layers too."""
+    """Return the batch norms of a network, those inside other layers too; of a rolled stack those of its one unit."""
     layers = network._flatten_layers()  # Keras has no public way to the layers inside layers
+    for stack in rolled_stacks(network):
+        layers += stack.loop_unit._flatten_layers()
     return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def rolled_stacks(network: keras.Model) -> list[UnitStack]:
+    """Return the stacks of a network that are rolled and built, those inside other layers too."""
+    stacks = [layer for layer in network._flatten_layers() if isinstance(layer, UnitStack)]
+    return [stack for stack in stacks if stack.rolled and stack.built]
 
 
 def resized(network: keras.Model, size: int) -> keras.Model:
     """Return the network with the same weights for square images of another size, as for a test at 320 pixels.
+
+    Frozen layers stay frozen.
 
     Args:
         network: a functional model of images whose weights do not depend on their size; a `PerPixelMean` is taken
@@ -97,7 +108,8 @@ def resized(network: keras.Model, size: int) -> keras.Model:
         size: height and width in pixels.
 
     Raises:
-        InputError: a mean that differs from pixel to pixel, or weights that belong to one size.
+        InputError: inputs that are no images, a mean that differs from pixel to pixel, or layers or weights that
+            belong to one size.
 
     Example:
 
@@ -107,12 +119,23 @@ def resized(network: keras.Model, size: int) -> keras.Model:
     """
     check_positive("size", size)
     config = network.get_config()
+    formats = (layer["config"].get("data_format") for layer in config["layers"])
+    sides = (2, 3) if next(filter(None, formats), None) == "channels_first" else (1, 2)
     for layer in config["layers"]:
         if layer["class_name"] == "InputLayer":
-            batch, *sides, channels = layer["config"]["batch_shape"]
-            layer["config"]["batch_shape"] = (batch, *(size for _ in sides), channels)
+            shape = layer["config"]["batch_shape"]
+            if len(shape) != 4:
+                raise InputError(
+                    f"{network.name} takes {tuple(shape)}, which are no images; give a network of images to be resized"
+                )
+            layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(4))
         layer.pop("build_config", None)  # the shapes of the size before
-    larger = network.__class__.from_config(config)
+    try:
+        larger = network.__class__.from_config(config)
+    except ValueError:
+        raise InputError(
+            f"{network.name} has a layer that belongs to one image size, as patches do; crop the images instead"
+        ) from None
     for old, new in zip(network.layers, larger.layers, strict=True):
         weights = old.get_weights()
         if isinstance(old, PerPixelMean):

@@ -122,7 +122,7 @@ class Patches:
 
 @dataclass(frozen=True)
 class Classification:
-    """Logits of a whole sequence, from the mean of its steps: (batch, classes), float32.
+    """Logits of a whole sequence, from the mean of its steps but padding: (batch, classes), float32.
 
     Attributes:
         classes: number of classes. Default 2.
@@ -137,7 +137,7 @@ class Classification:
     causal = False
 
     def __call__(self, x: Any) -> Any:
-        x = keras.layers.GlobalAveragePooling1D(dtype=x.dtype, name="avg_pool")(x)
+        x = MeanOfSteps(dtype="float32", name="avg_pool")(x)
         return keras.layers.Dense(check_positive("classes", self.classes), dtype="float32", name="logits")(x)
 
 
@@ -161,7 +161,7 @@ class Forecast:
 
     def __call__(self, x: Any) -> Any:
         shape = (check_positive("horizon", self.horizon), check_positive("targets", self.targets))
-        x = LastStep(dtype=x.dtype, name="last_step")(x)
+        x = LastStep(dtype="float32", name="last_step")(x)
         x = keras.layers.Dense(shape[0] * shape[1], dtype="float32", name="values")(x)
         return keras.layers.Reshape(shape, dtype="float32", name="forecast")(x)
 
@@ -188,6 +188,36 @@ class NextToken:
 
 Inputs = Tokens | Series | Patches
 Head = Classification | Forecast | NextToken
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class MeanOfSteps(keras.layers.Layer):
+    """The mean of a sequence's steps, padding left out: (batch, steps, width) → (batch, width).
+
+    As `keras.layers.GlobalAveragePooling1D`, but that a sequence of nothing but padding has the mean 0, not 0 / 0.
+
+    >>> import numpy as np
+    >>> x, mask = np.arange(8.0).reshape(2, 2, 2), np.array([[True, False], [False, False]])
+    >>> np.array(MeanOfSteps()(x, mask=mask)).tolist()
+    [[0.0, 1.0], [0.0, 0.0]]
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x: Any, mask: Any = None) -> Any:
+        if mask is None:
+            return ops.mean(x, axis=1)
+        is_step = ops.cast(mask, "bool")[..., None]
+        steps = ops.sum(ops.cast(is_step, x.dtype), axis=1)
+        return ops.sum(ops.where(is_step, x, 0), axis=1) / ops.maximum(steps, 1)
+
+    def compute_mask(self, x: Any, mask: Any = None) -> None:
+        return None
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (input_shape[0], input_shape[2])
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

@@ -7,7 +7,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.interop import export_model
 from keras_preact.interop.exports import FORMATS
-from keras_preact.models import cifar_resnet, fold, imagenet_resnet
+from keras_preact.models import Classification, Tokens, cifar_resnet, fold, imagenet_resnet, transformer
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports on TensorFlow")
 NETWORKS = {
@@ -53,6 +53,18 @@ def test_a_file_that_answers_something_else_is_not_left_behind(tmp_path, monkeyp
     with pytest.raises(InputError, match="differs from Keras by"):
         export_model(cifar_resnet(8), tmp_path / "network")
     assert not (tmp_path / "network").exists()
+
+
+def test_networks_of_few_tokens_are_asked_about_those_alone(tmp_path):
+    model = transformer(Tokens(20, 12), Classification(3), depth=1, dim=8, heads=2)
+    assert export_model(model, tmp_path / "network") < 1e-4
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
+def test_networks_of_every_policy_are_written_in_float32(dtype, tmp_path):
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, dtype=dtype)])
+    assert export_model(model, tmp_path / "network") < 1e-4
+    assert FORMATS[""].open(tmp_path / "network")(np.ones((2, 4), "float32")).dtype == "float32"
 
 
 def test_several_inputs_are_refused(tmp_path):

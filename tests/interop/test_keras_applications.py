@@ -80,6 +80,26 @@ def test_options_that_the_model_decides_are_refused():
         load_keras_applications(model, pooling="avg")
 
 
+def test_networks_with_drop_path_come_and_go():
+    model = theirs("ResNet50V2", include_top=False)
+    ours = load_keras_applications(model, drop_path=0.2)
+    assert difference(model, ours) < 1e-4
+    assert difference(to_keras_applications(ours), ours) < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("ResNet50V2", {"stride_in": "first"}, "strides elsewhere"),
+        ("ResNet50", {"shortcut": "dropout"}, "has shortcut='dropout'"),
+    ],
+)
+def test_options_that_change_what_is_computed_are_refused(name, options, words):
+    model = getattr(keras.applications, name)(weights=None, include_top=False, input_shape=(64, 64, 3))
+    with pytest.raises(InputError, match=words):
+        load_keras_applications(model, **options)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -87,6 +107,8 @@ def test_options_that_the_model_decides_are_refused():
         ({"stride_in": "last"}, "has epsilon=1e-05"),
         ({"epsilon": 1.001e-5, "stride_in": "last"}, "has not the weights|no layer for"),
         ({"profile": "keras_applications", "stride_on": "1x1"}, "stride_on='1x1'"),
+        ({"profile": "keras_applications", "shortcut": "constant_scaling"}, "shortcut='constant_scaling'"),
+        ({"stride_in": "first", "output_stride": 16}, "no dilated networks"),
     ],
 )
 def test_another_network_does_not_go_back(options, words):

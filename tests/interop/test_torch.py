@@ -107,6 +107,31 @@ def test_another_order_or_stride_is_refused():
         load_torch_state_dict(ours("resnet50", stride_on="1x1"), state("resnet50"))
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("resnetv2_50", {"placement": "bn_only_preactivation"}, "has placement='bn_only_preactivation'"),
+        ("resnetv2_50", {"shortcut": "constant_scaling"}, "has shortcut='constant_scaling'"),
+        ("resnetv2_50", {"stride_in": "last"}, "stage1 of .* strides elsewhere"),
+        ("resnet50", {"placement": "relu_before_addition"}, "has placement='relu_before_addition'"),
+        ("ResNet18", {"shape_change": "option_a"}, "has shape_change='option_a'"),
+    ],
+)
+def test_a_network_that_computes_something_else_with_these_weights_is_refused(name, options, words):
+    size = SIZES[name]
+    model = imagenet_resnet(input_shape=(size, size, 3), **SAME[name] | options)
+    with pytest.raises(InputError, match=words):
+        load_torch_state_dict(model, state(name))
+
+
+@pytest.mark.parametrize("options", [{"drop_path": 0.2}, {"drop_path": 0.2, "rolled": True}, {"output_stride": 8}])
+def test_drop_path_and_dilation_are_no_weights(options):
+    model = ours("resnetv2_18", **options)
+    load_torch_state_dict(model, state("resnetv2_18"))
+    bias = model.get_layer("logits").bias
+    assert np.array_equal(bias, state("resnetv2_18")["head.fc.bias"])
+
+
 @pytest.mark.parametrize("suffix", [".pt", ".pth", ".bin"])
 def test_pickles_are_not_opened(tmp_path, suffix):
     path = tmp_path / f"theirs{suffix}"

@@ -3,10 +3,12 @@
 from functools import partial
 
 import pytest
+from harness import array
 
 from keras_preact import InputError
-from keras_preact.layers import PLACEMENTS, normalization
-from keras_preact.layers.branches import residual_branch, weight_layers
+from keras_preact.layers import PLACEMENTS, ResidualUnit, normalization
+from keras_preact.layers.branches import check_zero_init, residual_branch, weight_layers
+from keras_preact.layers.shortcuts import get_shortcut
 
 
 def kinds(placement, block="basic"):
@@ -41,6 +43,31 @@ def test_groups_and_width():
     assert [layer.filters for layer in weight_layers("bottleneck", 64, width_per_group=128)] == [128, 128, 256]
     with pytest.raises(InputError, match="belong to the bottleneck"):
         weight_layers("basic", 64, groups=2)
+
+
+@pytest.mark.parametrize("normalization", ["batch", "none"])
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_a_zero_branch_is_zero_with_and_without_normalization(placement, normalization, images):
+    unit = ResidualUnit(16, placement=placement, normalization=normalization, zero_init_residual=True)
+    unit.build(images.shape)
+    assert not array(unit.residual(unit.preactivate(images))).any()
+
+
+@pytest.mark.parametrize(
+    ("placement", "shortcut", "words"),
+    [
+        ("relu_before_addition", "identity", "branches of relu_before_addition, which end in ReLU"),
+        ("original", "scaled_residual(per_channel=True)", "an α of 0 at once"),
+    ],
+)
+def test_a_zero_branch_that_no_gradient_reaches_is_refused(placement, shortcut, words):
+    with pytest.raises(InputError, match=words):
+        check_zero_init(PLACEMENTS[placement], get_shortcut(shortcut))
+
+
+def test_other_zero_branches_are_not_refused():
+    check_zero_init(PLACEMENTS["original"], get_shortcut("scaled_residual(initial=0.1)"))
+    check_zero_init(PLACEMENTS["full_preactivation"], get_shortcut("exclusive_gating"))
 
 
 def test_an_unknown_block_is_refused():

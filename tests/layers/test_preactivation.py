@@ -62,6 +62,15 @@ def test_gradients_equal_those_of_the_unfused_path():
         np.testing.assert_allclose(fused, reference, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_policy_of_half_precision_alone_trains(dtype):
+    model = keras.Sequential([keras.Input(X.shape[1:]), PreActivation(dtype=dtype)])
+    model.compile(keras.optimizers.SGD(0.1), "mse", jit_compile=False)
+    model.train_on_batch(X, np.ones_like(X))
+    assert all(np.isfinite(array(variable)).all() for variable in model.variables)
+    assert array(model.layers[0].moving_mean).any()
+
+
 def test_a_frozen_layer_uses_and_keeps_its_moving_statistics():
     layer = BatchNorm()
     layer.build(X.shape)

@@ -163,6 +163,23 @@ def test_get_shortcut_copies_a_layer():
     assert (copy.gate_bias, copy.compute_dtype) == (-3.0, "bfloat16")
 
 
+def test_a_shortcut_of_ones_own_that_changes_the_shape_is_given_what_its_constructor_takes():
+    from keras_preact.layers import ResidualUnit
+
+    class Pooled(Shortcut):
+        changes_shape = True
+
+        def __init__(self, strides=1, **kwargs):
+            super().__init__(**kwargs)
+            self.strides = strides
+
+        def call(self, x, residual):
+            return keras.ops.max_pool(x, self.strides) + residual
+
+    unit = ResidualUnit(4, strides=2, placement="original", shortcut=Pooled(), preactivation="none")
+    assert tuple(unit(X).shape) == (8, 3, 3, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -1,6 +1,7 @@
 """UnitStack: rolled and written out are one function, with one state, one gradient, one effect of training."""
 
 import itertools
+import math
 
 import keras
 import numpy as np
@@ -23,6 +24,26 @@ def pair(unit, images, **options):
     for k in range(N):
         written_out.set_unit_weights(k, rolled.unit_weights(k))
     return rolled, written_out
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnBlock(keras.layers.Layer):
+    """x + dropout(W x): its layers are made in the constructor, and nothing but a call builds them."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(16, name="dense")
+        self.dropout = keras.layers.Dropout(0.5)
+
+    def call(self, x, training=None):
+        return x + self.dropout(self.dense(x), training=training)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnBlockWithBuild(OwnBlock):
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        super().build(input_shape)
 
 
 def disturb(stack):
@@ -122,6 +143,31 @@ class TestState:
         stack.trainable = False
         np.testing.assert_array_equal(array(stack(images, training=True)), expected)
         assert not stack.trainable_variables
+        last = array(stack.activations(images, training=True))[-1]
+        np.testing.assert_allclose(last, expected, rtol=1e-5, atol=1e-5)
+
+    def test_frozen_weights_are_not_rounded_in_mixed_precision(self, images):
+        stack = UnitStack(ResidualUnit(16, dtype="mixed_bfloat16"), 2, rolled=False, remat=True)
+        stack(images)
+        stack.trainable = False
+        before = all_weights(stack)
+        stack(images, training=True)
+        for old, new in zip(before, all_weights(stack), strict=True):
+            for name in old:
+                np.testing.assert_array_equal(new[name], old[name], err_msg=name)
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_stack_of_frozen_units_and_a_unit_of_a_frozen_stack_are_frozen(self, rolled, images):
+        units = [ResidualUnit(16, trainable=False) for _ in range(2)]
+        for unit in units:
+            unit.build(images.shape)
+        made = UnitStack(units[0], 2, rolled=rolled)
+        made.build(images.shape)
+        for stack in (made, UnitStack.from_units(units, rolled=rolled)):
+            assert not stack.trainable and not any(variable.trainable for variable in stack.variables)
+            assert not any(variable.trainable for variable in stack.unit(1).variables)
+            stack.trainable = True
+            assert stack.trainable_variables and stack.unit(1).trainable_variables
 
     def test_each_unit_draws_its_own_dropout(self, images):
         """With F = 0, h = dropout: if the units drew alike, a value would be dropped by all or by none."""
@@ -223,6 +269,34 @@ def test_any_layer_that_keeps_the_shape_can_be_stacked(images):
 
 
 @pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("kind", ["dropout", "sequential", "own block", "own block with build"])
+def test_layers_whose_parts_are_made_in_their_constructor_can_be_stacked(kind, rolled, images):
+    unit = {
+        "dropout": lambda: keras.layers.Dropout(0.5),
+        "sequential": lambda: keras.Sequential([keras.layers.Dense(16), keras.layers.Dropout(0.5)]),
+        "own block": OwnBlock,
+        "own block with build": OwnBlockWithBuild,
+    }[kind]()
+    names = set() if kind == "dropout" else {"kernel", "bias"}
+    stack = UnitStack(unit, 3, rolled=rolled)
+    stack.build(images.shape)
+    assert {name.split("/")[-1] for name in stack.unit_weights(0) if "seed" not in name} == names
+    assert len(stack.trainable_variables) == len(names) * (1 if rolled else 3)
+    x = images
+    for k in range(3):
+        x = stack.unit(k)(x)
+    np.testing.assert_allclose(array(stack(images)), array(x), rtol=1e-4, atol=1e-4)
+    assert not np.array_equal(array(stack(images, training=True)), array(stack(images, training=True)))
+
+
+def test_multiply_adds_are_those_of_all_units(images):
+    for rolled in (True, False):
+        stack = UnitStack(keras.layers.Dense(16), 3, rolled=rolled)
+        stack.build(images.shape)
+        assert stack.multiply_adds(images.shape) == 3 * math.prod(images.shape[1:-1]) * 16 * 16
+
+
+@pytest.mark.parametrize("rolled", [True, False])
 def test_harness(rolled, images):
     def make(**options):
         policy, data_format = options.get("dtype"), options.get("data_format")
@@ -265,9 +339,12 @@ class TestErrors:
             UnitStack(ResidualUnit(16), 3, vary={"drop_path": [0.1, 0.2]})
         with pytest.raises(InputError, match=r"epsilon cannot differ .* drop_path"):
             UnitStack(ResidualUnit(16), 2, rolled=True, vary={"epsilon": [1e-5, 1e-3]})
+        with pytest.raises(InputError, match=r"no variable drop_path/rate to vary; give the unit a drop_path above 0"):
+            UnitStack(ResidualUnit(16), 2, rolled=True, vary={"drop_path": [0.0, 0.1]}).build((1, 8, 8, 16))
 
-    def test_unit_weights(self, images):
-        stack = UnitStack(ResidualUnit(16), 3, rolled=True)
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_unit_weights(self, rolled, images):
+        stack = UnitStack(ResidualUnit(16), 3, rolled=rolled)
         with pytest.raises(InputError, match="no weights yet"):
             stack.unit_weights(0)
         stack(images)

@@ -293,6 +293,17 @@ def test_saved_stacks_are_equal_to_the_bit(tmp_path, sequences):
     np.testing.assert_array_equal(array(loaded(sequences)), array(model(sequences)))
 
 
+@pytest.mark.parametrize("rolled", [True, False])
+def test_frozen_blocks_stay_frozen_when_they_are_saved_and_loaded(rolled, tmp_path, sequences):
+    inputs = keras.Input(sequences.shape[1:])
+    blocks = UnitStack(EncoderBlock(HEADS), 2, rolled=rolled, trainable=False)(inputs)
+    block = EncoderBlock(HEADS, name="block", trainable=False)(blocks)
+    model = keras.Model(inputs, keras.layers.Dense(1, name="logits")(block))
+    model.save(tmp_path / "model.keras")
+    for network in (model, keras.models.load_model(tmp_path / "model.keras")):
+        assert [variable.path for variable in network.trainable_variables] == ["logits/kernel", "logits/bias"]
+
+
 # ---- bad input ----------------------------------------------------------------------------------------------------
 
 

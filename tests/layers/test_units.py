@@ -152,6 +152,22 @@ def test_shortcuts_with_convolutions_change_the_shape_by_themselves(shortcut):
     assert unit.reshape == []
 
 
+@pytest.mark.parametrize(
+    ("shortcut", "argument", "value"),
+    [
+        ("conv(use_bias=True)", "use_bias", True),
+        ("highway(use_bias=True)", "use_bias", True),
+        ("conv(kernel_initializer='zeros')", "kernel_initializer", "zeros"),
+        ("conv(normalize='group')", "normalize", "group"),
+    ],
+)
+def test_a_shortcut_keeps_the_arguments_that_it_was_given(shortcut, argument, value):
+    unit = ResidualUnit(32, strides=2, placement="original", shortcut=shortcut, momentum=0.8)
+    unit.build(X.shape)
+    assert getattr(unit.shortcut, argument) == value
+    assert (unit.shortcut.strides, unit.shortcut.momentum, unit.shortcut.name) == (2, 0.8, "shortcut")
+
+
 def test_drop_path_leaves_the_branch_out_for_whole_images_and_keeps_the_expectation():
     unit = ResidualUnit(16, drop_path=0.5, normalization="none")
     x = np.repeat(X[:1], 512, axis=0)

@@ -6,8 +6,8 @@ import pytest
 from harness import array, disturb
 
 from keras_preact import InputError
-from keras_preact.layers import PLACEMENTS, SHORTCUTS
-from keras_preact.models import cifar_resnet, fold, imagenet_resnet, multiply_adds
+from keras_preact.layers import PLACEMENTS, SHORTCUTS, UnitStack
+from keras_preact.models import cifar_resnet, fold, freeze, imagenet_resnet, multiply_adds
 
 X = np.random.default_rng(6).normal(size=(4, 32, 32, 3)).astype("float32")
 
@@ -49,6 +49,19 @@ def test_rolled_networks_and_bottlenecks():
     folded = fold(model)
     assert_same(model, folded)
     assert multiply_adds(folded) == multiply_adds(model)
+
+
+def test_stacks_of_other_layers_stay_in_the_network():
+    inputs = keras.Input((8, 8, 3))
+    convolution = keras.layers.Conv2D(3, 3, padding="same")
+    model = keras.Model(inputs, UnitStack(convolution, 3, rolled=True, name="conv_stack")(inputs))
+    assert_same(model, fold(model), X[:, :8, :8])
+
+
+def test_frozen_units_stay_frozen():
+    model = cifar_resnet(20, "original", rolled=True)
+    freeze(model, before="logits")
+    assert [v.path for v in fold(model).trainable_variables] == ["logits/kernel", "logits/bias"]
 
 
 def test_imagenet_networks_with_groups():

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
+from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.models import cifar_resnet, load_model
 
 
@@ -216,6 +217,48 @@ def test_sound_files_load_to_the_bit(saved, tmp_path):
         assert loaded.compiled
 
 
+@pytest.mark.parametrize("rolled", [True, False])
+def test_weights_of_a_network_rolled_otherwise_are_refused_with_the_remedy(rolled, tmp_path):
+    saved = cifar_resnet(20, rolled=rolled)
+    saved.save_weights(tmp_path / "ours.weights.h5")
+    with pytest.raises(InputError, match=f"build it with rolled={rolled}"):
+        cifar_resnet(20, rolled=not rolled, weights=tmp_path / "ours.weights.h5")
+    save_safetensors(saved, tmp_path / "ours.safetensors")
+    with pytest.raises(InputError, match=f"rolled={rolled} among them"):
+        load_safetensors(cifar_resnet(20, rolled=not rolled), tmp_path / "ours.safetensors")
+
+
 def test_there_is_no_such_file():
     with pytest.raises(InputError, match=r"there is no file nowhere\.keras"):
         load_model("nowhere.keras")
+
+
+def data_twice(weights):
+    kernel(weights)["2"] = kernel(weights)["0"]
+
+
+def groups_twice(weights):
+    """A few groups, each in the one before it under two names: a billion ways to the last."""
+    group = weights.create_group("deep")
+    for _ in range(30):
+        inside = group.create_group("one")
+        group["other"] = inside
+        group = inside
+
+
+@pytest.mark.parametrize("change", [data_twice, groups_twice])
+def test_data_under_two_names_are_refused(saved, tmp_path, change):
+    path = written(tmp_path / "twice.keras", with_weights(saved, change))
+    with pytest.raises(InputError, match=r"under another name too"):
+        load_model(path)
+
+
+@pytest.mark.parametrize("repeats", [(10**9,), (1000, 1000, 1000)])
+def test_stacks_of_a_billion_units_are_refused_before_they_are_made(saved, tmp_path, repeats):
+    unit = keras.saving.serialize_keras_object(keras.layers.Dense(4))
+    for count in repeats:
+        stack = {"name": "stack", "unit": unit, "repeats": count, "rolled": False}
+        unit = {"class_name": "UnitStack", "registered_name": "keras_preact>UnitStack", "module": None, "config": stack}
+    path = written(tmp_path / "tall.keras", with_layer(saved, **unit))
+    with pytest.raises(InputError, match=r"describes stacks of 1,000,000,000 units"):
+        load_model(path)

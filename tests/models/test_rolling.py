@@ -6,8 +6,8 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
-from keras_preact.layers import UnitStack
-from keras_preact.models import cifar_resnet, feature_maps, imagenet_resnet, multiply_adds, roll, unroll
+from keras_preact.layers import ResidualUnit, UnitStack
+from keras_preact.models import cifar_resnet, feature_maps, freeze, imagenet_resnet, multiply_adds, roll, unroll
 from keras_preact.models.summary import summarize
 
 X = np.random.default_rng(6).normal(size=(8, 16, 16, 3)).astype("float32")
@@ -99,6 +99,38 @@ def test_units_whose_outputs_are_wanted_stay():
     rolled = roll(wanted)
     for mine, other in zip(rolled(X), wanted(X), strict=True):
         np.testing.assert_allclose(array(mine), array(other), rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_one_stage_get_stacks_of_different_names():
+    x = inputs = keras.Input((8, 8, 16))
+    for _ in range(2):
+        for _ in range(2):
+            x = ResidualUnit(16)(x)
+        x = keras.layers.ReLU()(x)
+    model = keras.Model(inputs, x)
+    rolled = roll(model)
+    stacks = [layer.name for layer in rolled.layers if isinstance(layer, UnitStack)]
+    assert len(set(stacks)) == 2
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 16)).astype("float32")
+    np.testing.assert_allclose(array(unroll(rolled)(images)), array(model(images)), rtol=1e-5, atol=1e-5)
+
+
+def test_stacks_of_other_layers_are_written_out_too():
+    inputs = keras.Input((16,))
+    model = keras.Model(inputs, UnitStack(keras.layers.Dense(16, "tanh"), 3, rolled=True, name="dense_stack")(inputs))
+    x = np.random.default_rng(0).normal(size=(2, 16)).astype("float32")
+    written_out = unroll(model)
+    assert [layer.name for layer in written_out.layers[1:]] == ["dense_block01", "dense_block02", "dense_block03"]
+    np.testing.assert_allclose(array(written_out(x)), array(model(x)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_frozen_units_stay_frozen(rolled):
+    model = cifar_resnet(**SMALL, rolled=rolled)
+    freeze(model, before="stage3")
+    other = unroll(model) if rolled else roll(model)
+    trained = [sum(np.prod(v.shape) for v in network.trainable_variables) for network in (model, other)]
+    assert trained[0] == trained[1]
 
 
 def test_long_stages_are_rolled_by_default_on_tensorflow():

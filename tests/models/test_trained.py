@@ -6,7 +6,18 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.data import PerPixelMean
-from keras_preact.models import cifar_resnet, freeze, imagenet_resnet, reestimate_statistics, resized
+from keras_preact.models import (
+    Classification,
+    Patches,
+    Tokens,
+    cifar_resnet,
+    freeze,
+    imagenet_resnet,
+    reestimate_statistics,
+    resized,
+    transformer,
+    unroll,
+)
 
 
 def batches(count=3, size=16, seed=0):
@@ -68,6 +79,36 @@ def test_statistics_do_not_depend_on_what_they_were():
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("remat", [False, True])
+def test_statistics_of_a_rolled_network_are_those_of_the_same_network_written_out(remat):
+    rolled = cifar_resnet(20, input_shape=(8, 8, 3), rolled=True, remat=remat)
+    written_out = unroll(rolled)
+    reestimate_statistics(rolled, batches(seed=7))  # what the statistics were does not matter
+    for network in (rolled, written_out):
+        reestimate_statistics(network, batches())
+    for a, b in zip(weights(unroll(rolled)), weights(written_out), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_statistics_of_a_frozen_stack_stay_as_they_are():
+    network = cifar_resnet(20, input_shape=(8, 8, 3), rolled=True)
+    freeze(network, before="stage3")
+    before = weights(network.get_layer("stage1_stack"))
+    reestimate_statistics(network, batches())
+    for a, b in zip(before, weights(network.get_layer("stage1_stack")), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_frozen_units_stay_frozen_when_they_are_saved_loaded_and_cloned(rolled, tmp_path):
+    network = cifar_resnet(20, "original", "highway", input_shape=(8, 8, 3), rolled=rolled)
+    freeze(network, before="stage3")
+    network.save(tmp_path / "frozen.keras")
+    expected = [variable.path for variable in network.trainable_variables]
+    for copy in (keras.models.load_model(tmp_path / "frozen.keras"), keras.models.clone_model(network)):
+        assert [variable.path for variable in copy.trainable_variables] == expected
+
+
 @pytest.mark.parametrize("profile", ["paper", "keras_applications"])
 def test_another_size_has_the_same_weights_and_the_function_of_a_network_built_for_it(profile):
     network = imagenet_resnet(50, input_shape=(64, 64, 3), classes=5, profile=profile)
@@ -76,6 +117,19 @@ def test_another_size_has_the_same_weights_and_the_function_of_a_network_built_f
     x = np.random.default_rng(0).normal(size=(2, 96, 96, 3)).astype("float32")
     np.testing.assert_allclose(larger(x), built(x), rtol=1e-5, atol=1e-5)
     assert network.input_shape == (None, 64, 64, 3)
+
+
+def test_another_size_of_images_whose_channels_come_first():
+    network = cifar_resnet(8, data_format="channels_first")
+    assert resized(network, 48).input_shape == (None, 3, 48, 48)
+
+
+def test_networks_of_patches_or_of_tokens_have_no_other_size():
+    small = {"depth": 1, "dim": 8, "heads": 2}
+    with pytest.raises(InputError, match="a layer that belongs to one image size"):
+        resized(transformer(Patches((16, 16, 3)), Classification(3), **small), 32)
+    with pytest.raises(InputError, match=r"takes \(None, 12\), which are no images"):
+        resized(transformer(Tokens(100, 12), Classification(3), **small), 32)
 
 
 def test_a_mean_of_all_pixels_goes_along_and_one_of_each_pixel_does_not():

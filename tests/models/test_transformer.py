@@ -23,6 +23,7 @@ from keras_preact.models import (
     unroll,
 )
 from keras_preact.models.summary import summarize
+from keras_preact.models.transformer import MeanOfSteps
 
 SMALL = {"depth": 3, "dim": 16, "heads": 2}
 TOKENS = np.random.default_rng(0).integers(1, 20, size=(4, 12)).astype("int32")
@@ -56,6 +57,9 @@ def test_heads_are_float32_in_mixed_precision(policy):
     model = prenorm_transformer(Tokens(20, 12), **SMALL)
     assert model.output.dtype == "float32"
     assert model.get_layer("encoder_block02").compute_dtype == policy.removeprefix("mixed_")
+    assert model.get_layer("avg_pool").compute_dtype == "float32"
+    forecast = prenorm_transformer(Series(12, 5), Forecast(6, 2), **SMALL)
+    assert forecast.get_layer("last_step").compute_dtype == "float32"
 
 
 @pytest.mark.parametrize("placement", NORM_PLACEMENTS)
@@ -72,6 +76,23 @@ def test_padding_does_not_change_the_classification():
     for mine, other in zip(short.weights, model.weights, strict=True):
         mine.assign(array(other)[:8] if "positions" in other.path else other)
     np.testing.assert_allclose(array(model(padded)), array(short(TOKENS[:, :8])), rtol=1e-5, atol=1e-6)
+
+
+def test_an_empty_text_has_finite_logits_and_leaves_the_others_alone():
+    model = prenorm_transformer(Tokens(20, 12), Classification(3), **SMALL)
+    disturb(model)
+    texts = TOKENS.copy()
+    texts[1, 5:], texts[2] = 0, 0
+    logits = array(model(texts))
+    assert np.isfinite(logits).all()
+    np.testing.assert_allclose(logits[[0, 1, 3]], array(model(texts[[0, 1, 3]])), rtol=1e-5, atol=1e-6)
+
+
+def test_the_mean_of_steps_is_kerass_where_there_is_one():
+    x = np.random.default_rng(0).normal(size=(3, 5, 4)).astype("float32")
+    for mask in (None, np.arange(5) < np.array([[5], [3], [1]])):
+        expected = keras.layers.GlobalAveragePooling1D(data_format="channels_last")(x, mask=mask)
+        np.testing.assert_allclose(array(MeanOfSteps()(x, mask=mask)), array(expected), rtol=1e-6)
 
 
 def test_a_language_model_does_not_see_the_future():
