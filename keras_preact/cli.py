@@ -188,7 +188,6 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
-    from keras_preact.console import console, say, table
     from keras_preact.training import RunConfig, compare, get_recipe, next_free_folder, orders
 
     recipe = get_recipe("demo")
@@ -196,8 +195,14 @@ def _demo(options: argparse.Namespace) -> None:
         recipe = recipe.with_steps(options.steps)
     config = RunConfig(options={"depth": options.depth}, recipe=recipe, precision=options.precision, seed=options.seed)
     out = options.out or next_free_folder(RUNS, "demo")
-    folder = compare(orders(config), out, _progress)
-    record = folder.record()
+    _say_comparison(compare(orders(config), out, _progress))
+
+
+def _say_comparison(folder: Any) -> None:
+    """Print the results of two orders trained alike."""
+    from keras_preact.console import console, say, table
+
+    record, depth = folder.record(), next(iter(folder.record()["runs"].values()))["options"]["depth"]
     rows = [
         [
             name.replace("_", " "),
@@ -210,28 +215,31 @@ def _demo(options: argparse.Namespace) -> None:
     console.print()
     console.print(
         table(
-            [f"ResNet-{options.depth}", "training error %", "test error %", "seconds"],
+            [f"ResNet-{depth}", "training error %", "test error %", "seconds"],
             rows,
             title="4,000 real CIFAR-10 images, 1,000 test images",
         )
     )
     say(
-        f"\nEverything is in {out}: curves.png, metrics.csv, run.json, and model.keras of each.\n"
+        f"\nEverything is in {folder.path}: curves.png, metrics.csv, run.json, and model.keras of each.\n"
         "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
         "  keras-preact demo --depth 56\n"
         "  keras-preact train --placement bn_after_addition\n"
         "  keras-preact info cifar_resnet --depth 1001\n"
-        f"  keras-preact evaluate {out / 'full_preactivation'}"
+        f"  keras-preact evaluate {folder.path / 'full_preactivation'}"
     )
 
 
 def _train(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
-    from keras_preact.training import next_free_folder, resume, start
+    from keras_preact.training import RunFolder, next_free_folder, resume, resume_comparison, start
     from keras_preact.training.distribute import is_first, join, together
 
     if options.resume is not None:
         _refuse_changes(options)
+        if RunFolder.open(options.resume).record().get("kind") == "comparison":
+            _say_comparison(resume_comparison(options.resume, _progress))
+            return
         join()
         with together():
             progress = _progress_of_run(options.resume)
@@ -239,6 +247,8 @@ def _train(options: argparse.Namespace) -> None:
     else:
         join()
         with together():
+            if options.out is not None and is_first():
+                RunFolder.check_free(options.out)  # before the data are loaded
             config, dataset = _config(options)
         if skipped := getattr(dataset, "skipped", ()):
             shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
@@ -551,12 +561,12 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
 
     from keras_preact.data import bundled_cifar10
     from keras_preact.models import Tokens
-    from keras_preact.training import RunConfig, RunFolder
+    from keras_preact.training import RunFolder
+    from keras_preact.training.trainer import data_of
 
     shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
     if Path(options.model).is_dir():
-        config = RunConfig.from_dict(RunFolder.open(options.model).record()["config"])
-        data = config.load_dataset(options.data_dir)
+        data = data_of(RunFolder.open(options.model), options.data_dir)
         if data.task == "forecast":
             raise InputError(f"{options.model} forecasts numbers; inspect tells classes apart: take a classification")
         images, labels = data.test.batch(np.arange(min(count, len(data.test))))
@@ -608,7 +618,11 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
 
     path = Path(options.model)
     if options.model not in NETWORKS and path.exists():
-        file = RunFolder.open(path).model_path if path.is_dir() else path
+        file = path
+        if path.is_dir():
+            folder = RunFolder.open(path)
+            folder.training()
+            file = folder.model_path
         if not file.exists():
             raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
         return load_model(file)
@@ -637,8 +651,7 @@ def _progress(name: str, config: Any) -> list[Any]:
 def _progress_of_run(path: Path) -> list[Any]:
     from keras_preact.training import RunConfig, RunFolder
 
-    config = RunFolder.open(path).record().get("config")
-    return _progress(path.name, RunConfig.from_dict(config)) if config else []
+    return _progress(path.name, RunConfig.from_dict(RunFolder.open(path).training()["config"]))
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------
@@ -657,13 +670,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as error:  # --help
         return int(error.code or 0)
     except Exception as error:
+        _close_bar()
         if "--debug" in arguments:
             raise
         return _say(error)
     except KeyboardInterrupt:
+        _close_bar()
         print("keras-preact: stopped", file=sys.stderr)
         return 130
+    finally:
+        _close_bar()
     return 0
+
+
+def _close_bar() -> None:
+    """Give the terminal its cursor back, where a progress bar has it; what shows one has been imported then."""
+    if "keras_preact.console" in sys.modules:
+        sys.modules["keras_preact.console"].close_bar()
 
 
 _SPACE = "; free some space and go on with `keras-preact train --resume RUN`: the checkpoints before are as they were"

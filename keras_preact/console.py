@@ -13,6 +13,8 @@ from rich.table import Table
 from keras_preact.training.tasks import errors
 
 console = Console()
+_open_bar: ProgressBar | None = None
+"""The one that shows what is being done, if any: a run that was stopped or has diverged leaves it open."""
 
 
 class ProgressBar(keras.callbacks.Callback):
@@ -44,6 +46,7 @@ class ProgressBar(keras.callbacks.Callback):
             self._task = self._progress.add_task(self.name, total=self.steps, completed=self._done, news="compiling")
             self._seen = (time.perf_counter(), self._done)
             if console.is_terminal:
+                _show(self)
                 self._progress.start()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -71,6 +74,18 @@ class ProgressBar(keras.callbacks.Callback):
         """Leave the bar as it is."""
         if self._progress is not None:
             self._progress.stop()
+
+
+def _show(bar: ProgressBar | None) -> None:
+    global _open_bar
+    if _open_bar is not None:
+        _open_bar.close()
+    _open_bar = bar
+
+
+def close_bar() -> None:
+    """Leave the bar that is open, if one is, as it is, and give the terminal its cursor back."""
+    _show(None)
 
 
 def say(text: str) -> None:

@@ -168,7 +168,7 @@ def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]
     for number, (label, values) in enumerate(series.items()):
         # On a logarithmic axis a zero has no place.
         shown = [value if value > 0 else float("nan") for value in values]
-        style = {"color": COLOURS[number], "marker": MARKERS[number], "markersize": 3, "linewidth": 1.2}
+        style = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "markersize": 3, "linewidth": 1.2}
         axes.plot(xs, shown, label=label, markevery=max(1, len(shown) // 20), **style)
 
 
@@ -253,7 +253,8 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
     if fails_above is not None:
         if compares:
             axes.plot([], [], "x", color=COLOURS[1], label="published: fails")
-        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="fails above")
+        criterion = "the paper's criterion of failing" if compares else "fails above"
+        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label=criterion)
     axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 66) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("test error (%)")

@@ -1,6 +1,7 @@
 """The command line: what it prints, what it leaves, and one sentence where something is wrong."""
 
 import errno
+import io
 import json
 import os
 import re
@@ -13,7 +14,9 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from harness import StopAfter
 from PIL import Image
+from rich.console import Console
 
 from keras_preact.cli import main
 from keras_preact.interop import load_safetensors
@@ -309,6 +312,8 @@ REFUSED = {
     "results": (["results", "nowhere"], "nowhere is no folder"),
     "model to inspect": (["inspect", "nowhere.keras"], "known: "),
     "images": (["inspect", "cifar_resnet", "--images", "0"], "give at least 1"),
+    "seed": (["train", "--seed", "-1", "--steps", "1"], "the seed is -1; give a whole number from 0 to 4294967295"),
+    "depth of the demo": (["demo", "--depth", "21", "--out", "demo"], "nearest depths that are: 20, 26"),
     "kept run": (["results", ".", "--keep", "nowhere"], "not a run folder"),
 }
 
@@ -338,12 +343,52 @@ def test_a_file_that_is_no_model(here, capsys):
     assert "bad.keras is no .keras file" in text(capsys)
 
 
-def test_a_half_written_image_is_named(here, picture_folder, capsys):
-    broken = next((picture_folder / "train" / "dark").iterdir())
-    broken.write_bytes(broken.read_bytes()[:40])
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_half_written_image_is_named(split, here, picture_folder, capsys):
+    """A training image before anything is made; a test image when the first epoch has ended, from where it goes on."""
+    broken = next((picture_folder / split / "dark").iterdir())
+    whole = broken.read_bytes()
+    broken.write_bytes(whole[:40])
     assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 2
-    assert broken.name in text(capsys)
-    assert not (here / "run").exists()
+    said = text(capsys)
+    assert f"the image {split}/dark/{broken.name} cannot be read" in said and "internal error" not in said
+    assert (here / "run").exists() == (split == "test")
+    if split == "test":
+        assert RunFolder.open(here / "run").record()["status"] == "interrupted"
+
+
+def test_a_folder_that_holds_no_training_is_called_what_it_is(here, capsys):
+    assert main(["inspect", "cifar_resnet", "--depth", "8", "--images", "4", "--out", "report"]) == 0
+    capsys.readouterr()
+    for command in (["evaluate", "report"], ["export", "report", "x.safetensors"], ["train", "--resume", "report"]):
+        assert main(command) == 2
+        assert "report holds no training (inspection); name a folder that `train` made" in text(capsys)
+
+
+def test_the_demo_goes_on_where_it_was_stopped(here, monkeypatch, capsys):
+    """Stopped in its first run, and resumed: the second is trained too, and the table comes."""
+    stop = StopAfter(2)
+    monkeypatch.setattr("keras_preact.cli._progress", lambda name, config: [stop])
+    assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 130
+    assert "go on with `keras-preact train --resume demo`" in text(capsys)
+    assert RunFolder.open(here / "demo").record()["status"] == "interrupted"
+    monkeypatch.setattr("keras_preact.cli._progress", lambda name, config: [])
+    assert main(["train", "--resume", "demo"]) == 0
+    assert re.search(r"full preactivation +\d+\.\d +\d+\.\d +\d+", text(capsys))
+    assert RunFolder.open(here / "demo").record()["status"] == "finished"
+    assert main(["train", "--resume", "demo"]) == 2
+    assert "demo is finished" in text(capsys)
+
+
+def test_the_progress_bar_is_closed_however_the_command_ends(here, monkeypatch):
+    from keras_preact import console
+
+    monkeypatch.setattr(console, "console", Console(force_terminal=True, file=io.StringIO()))
+    monkeypatch.setattr("keras_preact.training.trainer._tensorboard", lambda folder: [StopAfter(1)])
+    assert main(["train", "--depth", "8", "--steps", "3", "--out", "run"]) == 130
+    written = console.console.file.getvalue()
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is hidden, and shown again
+    assert console._open_bar is None
 
 
 def test_half_written_images_are_left_out_by_choice_and_counted(here, picture_folder, capsys):

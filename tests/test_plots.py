@@ -83,9 +83,9 @@ def test_the_propagation_figure_shows_what_was_measured(measured):
 
 def test_profiles_are_drawn_side_by_side(measured):
     forward, gradient, _ = measured
-    figure = profiles_figure({"a": (forward, gradient), "b": (forward, gradient)}, "units")
+    figure = profiles_figure(dict.fromkeys("abcdefgh", (forward, gradient)), "units")  # more than there are colours
     left, right = figure.axes
-    assert [line.get_label() for line in left.get_lines()] == ["a", "b"]
+    assert [line.get_label() for line in left.get_lines()] == list("abcdefgh")
     assert list(left.get_lines()[0].get_ydata()) == [entry.x.variance for entry in forward]
     assert right.get_lines()[0].get_ydata()[-1] == 1
     assert f"b {forward[-1].x.variance / forward[0].x.variance:.3g}" in alt_text(figure)

@@ -96,7 +96,7 @@ def inspect_model(
         forward_signal(chain, images),
         gradient_signal(chain, images, labels),
         unrolled_sum(chain, images),
-        dead_fraction(chain, images),
+        dead_fraction(chain, images, training=True),
         leave_out(chain, images, labels),
     )
 

@@ -1,7 +1,7 @@
 """Data: bundled images and sequences, tensorflow-datasets, folders, arrays; batches; augmentation on the device."""
 
 from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
-from keras_preact.data.batches import TestBatches, TrainBatches, feed, part_of
+from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors, feed, part_of
 from keras_preact.data.sequences import (
     SequenceDataset,
     SequenceSplit,
@@ -35,6 +35,7 @@ __all__ = [
     "Split",
     "TestBatches",
     "TrainBatches",
+    "as_input_errors",
     "baselines",
     "bundled_characters",
     "bundled_cifar10",

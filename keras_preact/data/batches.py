@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -50,6 +51,7 @@ class TrainBatches(keras.utils.PyDataset):
         self.batch_size = batch_size
         self.seed = seed
         self.first_step = first_step
+        self.fault: InputError | None = None
         self.steps_per_epoch = split.steps_per_epoch(batch_size)
         self._permutation: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
@@ -91,6 +93,7 @@ class TestBatches(keras.utils.PyDataset):
         super().__init__()
         self.split = split
         self.batch_size = batch_size
+        self.fault: InputError | None = None
 
     def __len__(self) -> int:
         return -(-len(self.split) // self.batch_size)
@@ -119,7 +122,11 @@ def feed(batches: Any) -> Any:
 
     def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         steps = itertools.count() if batches.num_batches is None else range(batches.num_batches)
-        return map(batches.__getitem__, steps)
+        try:
+            yield from map(batches.__getitem__, steps)
+        except InputError as error:
+            batches.fault = error
+            raise
 
     signature = tuple(tf.TensorSpec((None, *shape), dtype) for shape, dtype in batches.split.signature)
     data = tf.data.Dataset.from_generator(generate, output_signature=signature)
@@ -128,6 +135,22 @@ def feed(batches: Any) -> Any:
     options = tf.data.Options()
     options.autotune.enabled = False
     return data.prefetch(2).with_options(options)
+
+
+@contextmanager
+def as_input_errors(*batches: Any) -> Iterator[None]:
+    """Raise the InputError of batches as it is: TensorFlow makes an error of its own of what its generators raise.
+
+    Args:
+        *batches: those that were given to `feed`.
+    """
+    try:
+        yield
+    except Exception:
+        for fault in (getattr(each, "fault", None) for each in batches):
+            if fault is not None:
+                raise fault from None
+        raise
 
 
 def part_of(batches: Any, index: int, count: int) -> Any:

@@ -1,7 +1,7 @@
 """Training: the paper's recipe as data, the trainer, checkpoints, run folders."""
 
 from keras_preact.training.checkpoints import Checkpoint
-from keras_preact.training.comparison import compare, orders
+from keras_preact.training.comparison import compare, orders, resume_comparison
 from keras_preact.training.device import PRECISIONS, default_precision
 from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
 from keras_preact.training.runs import RunFolder, Taken, next_free_folder
@@ -28,5 +28,6 @@ __all__ = [
     "next_free_folder",
     "orders",
     "resume",
+    "resume_comparison",
     "start",
 ]

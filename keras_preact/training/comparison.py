@@ -9,15 +9,16 @@ from pathlib import Path
 
 import keras
 
+from keras_preact.errors import InputError
 from keras_preact.plots import draw_curves
 from keras_preact.training.runs import METRICS, RunFolder, environment
-from keras_preact.training.trainer import RunConfig, start
+from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, resume, start
+
+Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
 
 def compare(
-    configs: dict[str, RunConfig],
-    out: str | Path,
-    callbacks: Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]] = lambda name, config: (),
+    configs: dict[str, RunConfig], out: str | Path, callbacks: Callbacks = lambda name, config: ()
 ) -> RunFolder:
     """Train each configuration into a run folder of its own below `out`, and draw their curves together.
 
@@ -30,20 +31,56 @@ def compare(
         The folder, with `run.json`, `metrics.csv` (a first column `run`), `curves.png`, and a run folder a name.
 
     Raises:
-        InputError: bad configuration, data or folder.
+        InputError: bad configuration, data or folder; nothing is left behind then.
+        Interrupted: a signal asked to stop; `resume_comparison` goes on.
     """
+    RunFolder.check_free(out)
     dataset = next(iter(configs.values())).load_dataset()
+    for config in configs.values():
+        build_model(config, dataset)  # refuses what cannot be built, before anything is made
     folder = RunFolder.create(out)
     folder.update_record(
         kind="comparison",
-        status="running",
         runs={name: config.to_dict() for name, config in configs.items()},
         environment=environment(),
     )
-    runs = {
-        name: start(config, folder.path / name, dataset=dataset, callbacks=callbacks(name, config))
-        for name, config in configs.items()
-    }
+    return _go_on(folder, callbacks)
+
+
+def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, config: ()) -> RunFolder:
+    """Go on with a comparison that was stopped: with the run that was going on, then with those that had not begun.
+
+    Args:
+        path: the folder that `compare` made.
+        callbacks: makes the Keras callbacks of each run.
+
+    Raises:
+        InputError: no comparison, or one that is finished.
+        Interrupted: a signal asked to stop again.
+    """
+    folder = RunFolder.open(path)
+    record = folder.record()
+    if record.get("kind") != "comparison":
+        raise InputError(f"{path} holds no comparison; resume a training with `train --resume {path}`")
+    if record["status"] == "finished":
+        raise InputError(f"{path} is finished; see it with `evaluate {path}`, or compare into another folder")
+    return _go_on(folder, callbacks)
+
+
+def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
+    """Run what is not finished, and put the results together."""
+    configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
+    folder.update_record(status="running")
+    try:
+        runs = {
+            name: _finished(folder.path / name, config, callbacks(name, config)) for name, config in configs.items()
+        }
+    except Interrupted as stop:
+        folder.update_record(status="interrupted")
+        raise Interrupted(stop.signal_number, stop.step, folder.path) from None
+    except Diverged:
+        folder.update_record(status="diverged")
+        raise
     with open(folder.metrics_path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["run", *METRICS])
@@ -58,6 +95,14 @@ def compare(
         seconds=round(sum(record["seconds"] for record in records.values()), 1),
     )
     return folder
+
+
+def _finished(path: Path, config: RunConfig, callbacks: Sequence[keras.callbacks.Callback]) -> RunFolder:
+    """Return a run of a comparison, finished: it was, or it goes on, or it begins."""
+    run = RunFolder(path)
+    if not run.record_path.exists():
+        return start(config, path, callbacks=callbacks)
+    return run if run.record()["status"] == "finished" else resume(path, callbacks=callbacks)
 
 
 def orders(config: RunConfig) -> dict[str, RunConfig]:

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_positive
-from keras_preact.models.trained import batch_norms
+from keras_preact.models.trained import batch_norms, rolled_stacks
 
 MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
 """Keras's own environment variables: address and port of the first process, number of processes, this one's number."""
@@ -189,6 +189,12 @@ def check_shares(count: int, batch_size: int, test_examples: int) -> None:
 
 
 def synchronize(model: keras.Model) -> None:
-    """Have all batch norms of a model take their statistics over the shares of all devices, from now on."""
+    """Have all batch norms of a model take their statistics over the shares of all devices, from now on.
+
+    Raises:
+        InputError: some units run in a loop, which does not exchange statistics between devices.
+    """
+    if loops := ", ".join(stack.name for stack in rolled_stacks(model)):
+        raise InputError(f"batch norms in the loops {loops} cannot be synchronized; build with rolled=False")
     for norm in batch_norms(model):
         norm.synchronized = True

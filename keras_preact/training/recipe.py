@@ -59,7 +59,7 @@ class CoupledSGD(keras.optimizers.SGD):
 
     def build(self, variables: Any) -> None:
         # Told apart here: TensorFlow's own variables, which is what `update_step` gets there, have other names.
-        self._is_decayed = [self.decays == "all" or variable.name.endswith("kernel") for variable in variables]
+        self._is_decayed = [self.decays == "all" or _is_kernel(variable) for variable in variables]
         super().build(variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -69,6 +69,34 @@ class CoupledSGD(keras.optimizers.SGD):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "decay": self.decay, "decays": self.decays}
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class KernelAdamW(keras.optimizers.AdamW):
+    """AdamW (decoupled weight decay) that lets only kernels decay, and of them not those of embeddings.
+
+    The variables are told apart by their Keras paths. Keras's own exclusion by name sees other names on TensorFlow
+    than on JAX: the kernel of a layer `embedding` would decay on one of the two.
+
+    Example: an update with no gradient, η = 0.5, λ = 0.1.
+
+    >>> kernel, bias = keras.Variable([2.0], name="kernel"), keras.Variable([2.0], name="bias")
+    >>> KernelAdamW(0.5, weight_decay=0.1).apply([keras.ops.zeros((1,))] * 2, [kernel, bias])
+    >>> round(float(kernel[0]), 6), float(bias[0])  # 2 - 0.5 * 0.1 * 2
+    (1.9, 2.0)
+    """
+
+    def build(self, variables: Any) -> None:
+        self.exclude_from_weight_decay(var_list=[variable for variable in variables if not _decays(variable)])
+        super().build(variables)
+
+
+def _decays(variable: Any) -> bool:
+    return _is_kernel(variable) and "embedding" not in variable.path.split("/")
+
+
+def _is_kernel(variable: Any) -> bool:
+    return variable.name.endswith("kernel")  # in a stack: unit_conv1_kernel
 
 
 @dataclass(frozen=True)
@@ -244,14 +272,15 @@ class AdamRecipe(Recipe):
     The other attributes are those of `Recipe`; `nesterov` has no meaning here.
 
     >>> type(RECIPES["adam"].optimizer()).__name__
-    'AdamW'
+    'KernelAdamW'
     """
 
     beta_2: float = 0.98
     clip_norm: float | None = None
 
     def optimizer(self) -> keras.optimizers.Optimizer:
-        optimizer = keras.optimizers.AdamW(
+        optimizer_class = KernelAdamW if self.decays == "kernels" else keras.optimizers.AdamW
+        return optimizer_class(
             self.schedule.to_keras(self.steps),
             weight_decay=self.weight_decay,
             beta_1=self.momentum,
@@ -259,11 +288,6 @@ class AdamRecipe(Recipe):
             epsilon=1e-8,
             global_clipnorm=self.clip_norm,
         )
-        if self.decays == "kernels":
-            optimizer.exclude_from_weight_decay(
-                var_names=["bias", "gamma", "beta", "scale", "alpha", "embedding", "positions"]
-            )
-        return optimizer
 
 
 def _of_the_paper(name: str, facts: dict[str, Any], reported: str) -> Recipe:

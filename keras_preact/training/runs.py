@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import datetime
 import importlib.metadata
+import io
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,20 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise InputError(f"{self.record_path} cannot be read: {error}; restore it or start a new run") from None
 
+    def training(self) -> dict[str, Any]:
+        """Return the contents of run.json, of a training.
+
+        Raises:
+            InputError: the folder holds something else, such as an inspection.
+        """
+        record = self.record()
+        kind = record.get("kind", "something else")
+        if kind == "comparison":
+            raise InputError(f"{self.path} holds several runs; name one of them: {', '.join(record['runs'])}")
+        if kind != "training":
+            raise InputError(f"{self.path} holds no training ({kind}); name a folder that `train` made")
+        return record
+
     def update_record(self, **changes: Any) -> dict[str, Any]:
         """Change entries of run.json, aside and renamed, and take out those that are `None`; return all of it."""
         record = {**(self.record() if self.record_path.exists() else {}), **changes}
@@ -167,23 +182,22 @@ class RunFolder:
         if not self.metrics_path.exists():
             return []
         with open(self.metrics_path, newline="", encoding="utf-8") as file:
-            return [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+            rows = list(csv.DictReader(file))
+        # The last row is cut short where the disk was full: its step was not saved, and comes again.
+        whole = [row for row in rows if None not in row.values()]
+        return [{key: float(value) for key, value in row.items()} for row in whole]
 
     def append_metrics(self, row: dict[str, float]) -> None:
         """Add one row to metrics.csv."""
-        is_new = not self.metrics_path.exists()
         with open(self.metrics_path, "a", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, METRICS)
-            if is_new:
-                writer.writeheader()
-            writer.writerow({key: _short(row[key]) for key in METRICS})
+            _write_rows(file, [row], with_header=not file.tell())
 
     def cut_metrics(self, step: int) -> None:
         """Drop the rows after `step`: a run that is resumed there writes them again."""
-        rows = [row for row in self.metrics() if row["step"] <= step]
-        self.metrics_path.unlink(missing_ok=True)
-        for row in rows:
-            self.append_metrics(row)
+        if self.metrics_path.exists():
+            text = io.StringIO(newline="")
+            _write_rows(text, [row for row in self.metrics() if row["step"] <= step], with_header=True)
+            write_atomically(self.metrics_path, text.getvalue())
 
 
 class Onlooker(RunFolder):
@@ -215,6 +229,13 @@ def _taken(path: Path) -> str:
     return f"{path} is being trained by another process; wait for it, stop it first, or name another folder"
 
 
+def _write_rows(file: Any, rows: Sequence[dict[str, float]], with_header: bool) -> None:
+    writer = csv.DictWriter(file, METRICS)
+    if with_header:
+        writer.writeheader()
+    writer.writerows({key: _short(row[key]) for key in METRICS} for row in rows)
+
+
 def _short(value: float) -> str:
     """Return a whole number as such, another with 7 significant digits (float32 has no more)."""
     return str(int(value)) if float(value).is_integer() else f"{value:.7g}"
@@ -230,9 +251,12 @@ def next_free_folder(parent: Path, name: str) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file aside and rename it, so that a reader never sees half of it."""
+    """Write a text file aside and rename it: a reader never sees half of it, not even after a power cut."""
     aside = path.with_name(path.name + ".partial")
-    aside.write_text(text, encoding="utf-8")
+    with open(aside, "w", newline="", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     os.replace(aside, path)
 
 

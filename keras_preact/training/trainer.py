@@ -23,6 +23,7 @@ from keras_preact.data import (
     PadCropFlip,
     PerPixelMean,
     SequenceDataset,
+    as_input_errors,
     baselines,
     feed,
     load_dataset,
@@ -145,6 +146,10 @@ class RunConfig:
     devices: int = 1
     sync_batch_norm: bool = False
 
+    def __post_init__(self) -> None:
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < 2**32:
+            raise InputError(f"the seed is {self.seed!r}; give a whole number from 0 to {2**32 - 1}")
+
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, for `run.json`."""
         return {**{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}, "recipe": self.recipe.to_dict()}
@@ -237,6 +242,8 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     if config.network in TRANSFORMERS:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
         return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
+    if config.sync_batch_norm and _is_mirrored(config):
+        options.setdefault("rolled", False)  # a loop does not exchange statistics between devices
     return network(input_tensor=x, classes=dataset.classes, **options)
 
 
@@ -446,7 +453,10 @@ def start(
     """
     with together():
         _folder_class().check_free(out)
-        dataset = dataset or config.load_dataset()
+        if dataset is None:
+            dataset = config.load_dataset()
+        elif config.dataset not in ("folder", dataset.name):  # the record is not to name data that it was not
+            config = dataclasses.replace(config, dataset=dataset.name, data_dir=None)
         dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
         check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
     with ExitStack() as hold:
@@ -552,11 +562,7 @@ def resume(
             hold.enter_context(folder.held())
             record = _check_unfinished(folder)  # as it is now that nobody else writes it
             config = RunConfig.from_dict(record["config"])
-            dataset = dataset or config.load_dataset(data_dir)
-            if dataset.fingerprint() != record["data"]["sha256"]:
-                raise InputError(
-                    f"the data are not those that {path} began with; give the same data, or start a new run"
-                )
+            dataset = data_of(folder, data_dir) if dataset is None else _as_recorded(dataset, folder)
         with on_devices(config.devices):
             model = build_model(config, dataset)
             step = _restored(Checkpoint(folder.checkpoints_path, model))
@@ -567,11 +573,34 @@ def resume(
         return _finish(folder, model, seconds)
 
 
+def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
+    """Return the data that a run was trained and tested on.
+
+    Args:
+        folder: of the run.
+        data_dir: where they are now, if they have moved.
+
+    Raises:
+        InputError: they are not there, or are others: those of a run that was given arrays cannot be found by name.
+    """
+    config = RunConfig.from_dict(folder.training()["config"])
+    return _as_recorded(config.load_dataset(data_dir), folder)
+
+
+def _as_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:
+    """Return the data if they are those of the run's record."""
+    recorded = folder.training()["data"]
+    if dataset.fingerprint() != recorded["sha256"]:
+        raise InputError(
+            f"the data are not those that {folder.path} began with ({recorded['name']}); give the same data, or start "
+            "a new run"
+        )
+    return dataset
+
+
 def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a run, if it is a training that can go on."""
-    record, path = folder.record(), folder.path
-    if record.get("kind") != "training":
-        raise InputError(f"{path} holds a comparison; resume one of the runs inside it")
+    record, path = folder.training(), folder.path
     if record["status"] == "finished":
         raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
     return record
@@ -602,17 +631,19 @@ def _fit(
         with _handles_signals(recorder.ask_to_stop):
             for part in parts(step, config.recipe.steps, steps_per_epoch):
                 batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
-                model.fit(
-                    feed(part_of(batches, *process())),
-                    initial_epoch=part.first_epoch,
-                    epochs=part.last_epoch,
-                    steps_per_epoch=part.steps_per_epoch,
-                    validation_data=feed(part_of(dataset.test.test_batches(test_batch), *process())),
-                    callbacks=watchers,
-                    shuffle=False,  # the order is the batches' own
-                    verbose=0,
-                )
-    except (Interrupted, KeyboardInterrupt):
+                tests = dataset.test.test_batches(test_batch)
+                with as_input_errors(batches, tests):
+                    model.fit(
+                        feed(part_of(batches, *process())),
+                        initial_epoch=part.first_epoch,
+                        epochs=part.last_epoch,
+                        steps_per_epoch=part.steps_per_epoch,
+                        validation_data=feed(part_of(tests, *process())),
+                        callbacks=watchers,
+                        shuffle=False,  # the order is the batches' own
+                        verbose=0,
+                    )
+    except (Interrupted, InputError, KeyboardInterrupt):
         folder.update_record(status="interrupted")
         raise
     except Diverged as fault:
@@ -712,14 +743,14 @@ def evaluate(
             run's own test images.
 
     Raises:
-        InputError: no such run, no model in it yet, data of another shape or with other classes, or another size
-            where images or network have but one.
+        InputError: no such run, no model in it yet, other data than the run's where none were given, data of another
+            shape or with other classes, or another size where images or network have but one.
     """
     folder = RunFolder.open(path)
+    folder.training()
     if not folder.model_path.exists():
         raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
-    config = RunConfig.from_dict(folder.record()["config"])
-    dataset = dataset or config.load_dataset(data_dir)
+    dataset = dataset or data_of(folder, data_dir)
     model = load_model(folder.model_path, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
     what = "sequences" if isinstance(dataset, SequenceDataset) else "images"
@@ -736,5 +767,7 @@ def evaluate(
         model = resized(model, size)
     task = TASKS[dataset.task]
     model.compile(loss=task.loss(), metrics=[task.metric()], jit_compile=compiles_with_xla())
-    loss, metric = model.evaluate(feed(test.test_batches(TEST_BATCH)), verbose=0)
+    batches = test.test_batches(TEST_BATCH)
+    with as_input_errors(batches):
+        loss, metric = model.evaluate(feed(batches), verbose=0)
     return {"test_loss": float(loss), "test_error": task.error(float(metric))}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.analysis import forward_signal, inspect_model, read_inspection, write_inspection
+from keras_preact.analysis import dead_fraction, forward_signal, inspect_model, read_inspection, write_inspection
 from keras_preact.models import cifar_resnet
 
 X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
@@ -20,6 +20,7 @@ def test_the_report_holds_what_was_measured(placement, tmp_path):
     page = write_inspection(found, tmp_path / "report")
     data = json.loads((tmp_path / "report" / "inspection.json").read_text())
     signal = forward_signal(model, X)
+    assert found.dead == dead_fraction(model, X, training=True)  # by the batch's statistics, as the page says
     assert data["forward"][1]["x"]["variance"] == pytest.approx(signal[1].x.variance)
     assert [entry["unit"] for entry in data["gradient"]][-1] == "output"
     text = page.read_text()

@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from keras_preact import InputError
-from keras_preact.training import CosineSchedule, Recipe, RunConfig, compare, orders
+from keras_preact.training import CosineSchedule, Recipe, RunConfig, compare, orders, resume_comparison
 
 
 def test_both_orders_on_the_bundled_images(tmp_path):
@@ -24,3 +24,13 @@ def test_both_orders_on_the_bundled_images(tmp_path):
         assert (folder.path / name / "model.keras").is_file()
     with pytest.raises(InputError, match="exists already"):
         compare(orders(RunConfig(recipe=recipe)), tmp_path / "run")
+    with pytest.raises(InputError, match="is finished"):
+        resume_comparison(tmp_path / "run")
+
+
+def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):
+    configs = orders(RunConfig(options={"depth": 8}))
+    configs["full_preactivation"] = RunConfig(options={"depth": 21})
+    with pytest.raises(InputError, match="nearest depths that are"):
+        compare(configs, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
+from keras_preact.models import cifar_resnet
+from keras_preact.models.trained import batch_norms
 from keras_preact.training import distribute
 
 PROGRAM = """
@@ -83,6 +85,14 @@ def test_batch_norms_of_each_share_are_another_network(tmp_path):
     pytest.importorskip("tensorflow")
     (one, _), (two, _) = (trained(tmp_path, "tensorflow", *how) for how in ((1, "rolled"), (2, "rolled")))
     assert abs(one["result"]["train_loss"] - two["result"]["train_loss"]) > 2e-4
+
+
+def test_batch_norms_in_a_loop_are_not_said_to_be_synchronized():
+    with pytest.raises(InputError, match="in the loops stage1_stack, stage2_stack, stage3_stack cannot be"):
+        distribute.synchronize(cifar_resnet(20, rolled=True))
+    network = cifar_resnet(20, rolled=False)
+    distribute.synchronize(network)
+    assert all(norm.synchronized for norm in batch_norms(network))
 
 
 @pytest.mark.parametrize(

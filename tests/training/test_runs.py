@@ -90,6 +90,18 @@ def test_metrics_are_written_read_and_cut(tmp_path):
     assert folder.metrics()[0]["test_error"] == 0.1
 
 
+def test_a_row_of_which_the_full_disk_took_a_part_is_left_out(tmp_path):
+    folder = RunFolder(tmp_path)
+    for step in (1, 2):
+        folder.append_metrics(row(step))
+    whole = folder.metrics_path.read_text()
+    folder.metrics_path.write_text(whole[:-12])
+    assert [r["step"] for r in folder.metrics()] == [1]
+    folder.cut_metrics(1)
+    folder.append_metrics(row(2))
+    assert folder.metrics_path.read_text() == whole
+
+
 def test_what_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"is not a run folder \(it has no run.json\)"):
         RunFolder.open(tmp_path)

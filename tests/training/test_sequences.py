@@ -9,6 +9,7 @@ from harness import StopAfter
 
 from keras_preact import InputError
 from keras_preact.data import SequenceDataset, SequenceSplit
+from keras_preact.models import Classification, Patches, Series, Tokens, prenorm_transformer
 from keras_preact.training import CosineSchedule, Interrupted, RunConfig, RunFolder, evaluate, resume, start
 from keras_preact.training.recipe import AdamRecipe, Recipe, get_recipe
 from keras_preact.training.tasks import TASKS, errors
@@ -86,14 +87,18 @@ def test_the_paper_s_recipe_reads_back_as_what_it_was():
         assert again == recipe and type(again) is type(recipe)
 
 
-def test_only_kernels_decay():
+@pytest.mark.parametrize("inputs", [Series(8, 3), Patches((8, 8, 3), 4), Tokens(10, 8)])
+@pytest.mark.parametrize("rolled", [False, True])
+def test_only_kernels_decay_and_not_those_of_embeddings(inputs, rolled):
     recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(0.1, 0), weight_decay=0.5)
-    optimizer = recipe.optimizer()
-    names = ["dense/kernel", "dense/bias", "norm/gamma", "positions", "attention_qkv_kernel", "feed_forward_norm_beta"]
-    variables = [keras.Variable(np.ones(2, "float32"), name=name.replace("/", "_")) for name in names]
-    optimizer.apply([keras.ops.zeros(2)] * len(names), variables)
-    decayed = [name for name, variable in zip(names, variables, strict=True) if float(variable[0]) < 1]
-    assert decayed == ["dense/kernel", "attention_qkv_kernel"]
+    network = prenorm_transformer(inputs, Classification(2), depth=3, dim=8, heads=2, rolled=rolled)
+    variables = network.trainable_variables
+    for variable in variables:
+        variable.assign(keras.ops.ones_like(variable))
+    recipe.optimizer().apply([keras.ops.zeros_like(variable) for variable in variables], variables)
+    decayed = {v.path for v in variables if float(keras.ops.convert_to_numpy(v).ravel()[0]) < 1}
+    assert decayed == {v.path for v in variables if v.path.endswith("kernel") and v.path != "embedding/kernel"}
+    assert "logits/kernel" in decayed and any("qkv" in path for path in decayed)
 
 
 def test_errors_are_percent_or_in_the_data_s_unit():

@@ -14,7 +14,7 @@ import pytest
 from harness import StopAfter, array
 
 from keras_preact import InputError
-from keras_preact.data import from_arrays
+from keras_preact.data import bundled_cifar10, from_arrays
 from keras_preact.training import (
     CosineSchedule,
     Diverged,
@@ -224,6 +224,22 @@ def test_other_data_than_the_run_began_with_are_refused(tiny_dataset, tmp_path):
     other = from_arrays(train.images + 1, train.labels, test.images, test.labels, name="tiny")
     with pytest.raises(InputError, match=r"are not those that .* began with"):
         resume(tmp_path / "run", dataset=other)
+
+
+def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path):
+    """The configuration's data set is "bundled" unless it says otherwise; what was trained on is what is recorded."""
+    images, labels = bundled_cifar10().train.batch(np.arange(40))
+    recipe = dataclasses.replace(RECIPE, steps=1)
+    arrays = from_arrays(images, labels, images, labels, class_names=bundled_cifar10().class_names)
+    run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "a", arrays)
+    assert run.record()["config"]["dataset"] == "arrays"
+    with pytest.raises(InputError, match="there is no data set 'arrays'"):
+        evaluate(run.path)
+    part = dataclasses.replace(arrays, name="bundled")  # as if they were all of it
+    run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "b", part)
+    with pytest.raises(InputError, match=r"the data are not those that .* began with \(bundled\)"):
+        evaluate(run.path)
+    assert evaluate(run.path, part).keys() == {"test_loss", "test_error"}
 
 
 def test_evaluation_of_other_data_checks_shape_and_classes(whole):
