@@ -15,7 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.comparisons import Comparison, Subject, comparisons
-from benchmarks.report import draw, report
+from benchmarks.report import draw, is_of_another_machine, report
 
 ROOT = Path(__file__).parents[1]
 TURN_SECONDS, TURN_STEPS = 2.0, 5
@@ -130,7 +130,7 @@ def main() -> None:
     file = arguments.out / "bench.json"
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
-    if any(results["environment"][part] != here[part] for part in ("versions", "hardware")):
+    if is_of_another_machine(results, here):
         parser.error(f"{file} holds a series of another machine or of other versions: choose another --out")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:

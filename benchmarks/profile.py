@@ -15,7 +15,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import report
+from benchmarks.report import is_of_another_machine, report
+from keras_preact.training.runs import environment
 
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "ResNet-20, batch 128, training": ("cifar", {"depth": 20, "batch": 128}, "mixed_bfloat16"),
@@ -86,6 +87,10 @@ def main() -> None:
     if not file.exists():
         parser.error(f"there is no series in {file.parent}; run python -m benchmarks --out {file.parent} first")
     results = json.loads(file.read_text())
+    here = environment()
+    if is_of_another_machine(results, here):
+        parser.error(f"{file} holds a series of another machine or of other versions: choose another --out")
+    results["commit_of_profiles"] = here["commit"]
     for name, case in CASES.items():
         # A process of its own: TensorFlow takes its number of threads once.
         with multiprocessing.get_context("spawn").Pool(1) as pool:

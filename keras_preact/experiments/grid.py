@@ -69,7 +69,7 @@ class Experiment:
     name: str
     title: str
     rows: tuple[Row, ...]
-    failing: str = f"an error above {paper.FAILS_ABOVE:g} %, the paper's criterion"
+    failing: str = f"an error above {paper.FAILS_ABOVE:g} % on CIFAR-10, the paper's criterion"
 
     def select(self, names: list[str] | None) -> tuple[Row, ...]:
         """Return the rows of these names, or all.
@@ -91,7 +91,7 @@ class Budget:
         networks: for each network of the paper the arguments of ours.
         datasets: for each data set of the paper ours; rows on others are left out.
         recipes: how to train, by our data set.
-        judges: whether the paper's criterion, that an error above 20 % fails, means anything here.
+        judges: whether errors mean anything here, beyond that it runs.
         profile: whose networks and, where it has one, whose recipe. Runs of different profiles never stand in one
             column either.
     """

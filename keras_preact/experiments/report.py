@@ -28,7 +28,7 @@ class Line:
         row: of the grid.
         network: what stands for the paper's network in this budget.
         errors: our test errors (%), by seed.
-        fails_above: the error above which training has failed.
+        fails_above: the error above which training has failed; see `Run.fails_above`.
         losses: our test losses of the last epoch, by seed.
         runs: what was run, by seed.
     """
@@ -36,7 +36,7 @@ class Line:
     row: Row
     network: str
     errors: tuple[float, ...]
-    fails_above: float = paper.FAILS_ABOVE
+    fails_above: float = math.inf
     losses: tuple[float, ...] = ()
     runs: tuple[Run, ...] = ()
 
@@ -82,7 +82,7 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
     for row in rows or experiment.rows:
         if budget.holds(row):
             runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
-            limit = runs[0].fails_above if runs else paper.FAILS_ABOVE
+            limit = runs[0].fails_above if runs else math.inf
             errors, losses = (tuple(getattr(run, what) for run in runs) for what in ("error", "loss"))
             found.append(Line(row, budget.network(row), errors, limit, losses, tuple(runs)))
     return found
@@ -102,32 +102,37 @@ def cells(line: Line, budget: Budget) -> list[str]:
     ]
 
 
-def verdict(found: Sequence[Line], judges: bool = True) -> str:
+AGREES, DIFFERS, LACKS = "as published", "not as published", "not run"
+UNTOLD = "published as failing, which so short a training cannot tell"
+
+
+def verdict(found: Sequence[Line]) -> str:
     """Say, as Markdown, which rows differ from the first of their network as published, which do not, which lack.
 
     How large a difference one seed can show is not judged: the numbers are there to be looked at.
-
-    Args:
-        found: the lines of a table.
-        judges: whether the paper's criterion of failing means anything in this budget.
     """
-    said: dict[str, list[str]] = {"as published": [], "not as published": [], "not run": []}
+    said: dict[str, list[str]] = {AGREES: [], DIFFERS: [], UNTOLD: [], LACKS: []}
     for line in found:
         reference = _reference(line, found)
         if line is reference or line.row.published is None or reference.row.published is None:
             continue
-        if line.median is None or reference.median is None:
-            said["not run"].append(line.row.title)
+        if line.median is None or reference.median is None or math.isinf(reference.median):
+            said[LACKS].append(line.row.title)
             continue
         published = _apart(line.row.published.value, reference.row.published.value)
         ours = line.median - reference.median
-        failing = judges and line.median > line.fails_above
-        words = f"published {_signed(published)}, ours {_signed(ours, failing)}"
-        agrees = published * ours > 0 and (failing or not math.isinf(published))
-        said["as published" if agrees else "not as published"].append(f"{line.row.title}: {words}")
-    if not said["as published"] and not said["not as published"]:
+        failing = math.isinf(ours) or line.median > line.fails_above
+        if math.isinf(published) and math.isinf(line.fails_above) and not failing:
+            kind = UNTOLD
+        else:
+            kind = AGREES if published * ours > 0 and (failing or not math.isinf(published)) else DIFFERS
+        said[kind].append(f"{line.row.title}: published {_signed(published)}, ours {_signed(ours, failing)}")
+    if not any(said[kind] for kind in (AGREES, DIFFERS, UNTOLD)):
         return ""
-    head = "Against the first row of the same network and data, in points of test error:\n"
+    head = (
+        "Against the first row of the same network and data, in points of test error. As published means: of the same "
+        "sign, however small.\n"
+    )
     listed = [line for kind, rows in said.items() if rows for line in (f"* {kind}:", *(f"  * {row}" for row in rows))]
     return "\n".join([head, *listed, ""])
 
@@ -179,7 +184,7 @@ def write_results(results: Path) -> Path:
             found = lines(experiment, budget, store)
             if any(line.errors for line in found):
                 parts += [markdown(experiment, budget, found), *_figures(experiment, budget, found, results)]
-                parts.append(verdict(found, budget.judges))
+                parts += [verdict(found)] if budget.judges else []
     parts += _rules_tables(store)
     folders = [RunFolder(path.parent) for path in sorted(results.glob("*/run.json"))]
     others = [(run, run.record()) for run in folders]
@@ -276,8 +281,11 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
         yield f"![{alt_text(figure)}]({path.name})\n"
 
 
-def _limit(found: Sequence[Line]) -> float:
-    return next(line.fails_above for line in found if line.errors)
+def _limit(found: Sequence[Line]) -> float | None:
+    """Return where failing begins: for our runs or, where none is judged, for the published ones."""
+    if limits := [line.fails_above for line in found if math.isfinite(line.fails_above)]:
+        return limits[0]
+    return paper.FAILS_ABOVE if any(line.row.published == paper.FAILS for line in found) else None
 
 
 _HEAD = """# Results of record
@@ -359,7 +367,9 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     heads, body = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
     rows = ["| " + " | ".join(row) + " |" for row in (heads, *body)]
     rows.insert(1, "|---" * len(heads) + "|")
-    note = f" Fails: {experiment.failing}." if budget.judges else " The errors say nothing but that it runs."
+    judged = any(math.isfinite(line.fails_above) for line in found)
+    note = f" Fails: {experiment.failing}." if judged else ""
+    note = note if budget.judges else " The errors say nothing but that it runs."
     head = f"## {experiment.name}, {_title(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
     return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])
