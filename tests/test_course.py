@@ -123,7 +123,7 @@ RIGHT = {
     "10.2": "unit3",
     "10.3": lambda w, g, rate, decay: w - rate * (g + decay * w),
     "11.1": lambda units: units**-0.5,
-    "11.2": (1 / 8**0.5 / 2, 1 / 128**0.5 / 2),
+    "11.2": (1 / 16, 1 / 128),
     "11.3": Damped,
 }
 
@@ -299,9 +299,11 @@ WRONG = [
     ("11.1", lambda units: None, "returns nothing"),
     ("11.2", 0.2, "give two numbers"),
     ("11.2", (1, 2, 3), "not 3"),
-    ("11.2", (64**-0.25, 1024**-0.25), "that is β"),
-    ("11.2", (2 * 8**0.5, 2 * 128**0.5), "the other way round"),
-    ("11.2", (1 / 128**0.5 / 2, 1 / 8**0.5 / 2), "first for 8 blocks"),
+    ("11.2", (64**-0.25, 1024**-0.25), "a power of β"),
+    ("11.2", (64**-0.5, 1024**-0.5), "a power of β"),
+    ("11.2", (1 / 8**0.5 / 2, 1 / 128**0.5 / 2), "that is β/α"),
+    ("11.2", (16, 128), "the other way round"),
+    ("11.2", (1 / 128, 1 / 16), "first for 8 blocks"),
     ("11.2", (1, 1), "α is 2"),
     ("11.3", 3, "give a class"),
     ("11.3", type("Empty", (Shortcut,), {}), "no call"),

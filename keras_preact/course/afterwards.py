@@ -36,16 +36,18 @@ def share_of_the_branch(answer: Any) -> str:
     if len(given) != 2:
         raise Wrong(f"give two numbers, not {len(given)}.")
     alphas, betas = [(2 * n) ** 0.25 for n in (8, 128)], [(8 * n) ** -0.25 for n in (8, 128)]
-    expected = [b / a for a, b in zip(alphas, betas, strict=True)]
-    if is_close(given, betas, 1e-3):
-        raise Wrong("that is β; it is still to be divided by α.")
+    expected = [b**2 / a for a, b in zip(alphas, betas, strict=True)]
+    if is_close(given, betas, 1e-3) or is_close(given, [b**2 for b in betas], 1e-3):
+        raise Wrong("that is a power of β; it is still to be divided by α.")
+    if is_close(given, [b / a for a, b in zip(alphas, betas, strict=True)], 1e-3):
+        raise Wrong("that is β/α; two weights in a row make it β².")
     if is_close(given, [1 / share for share in expected], 1e-3):
-        raise Wrong("that is α/β; the question is the other way round.")
+        raise Wrong("that is α/β²; the question is the other way round.")
     if is_close(given, expected[::-1], 1e-3):
         raise Wrong("the right two, the other way round: first for 8 blocks.")
     if not is_close(given, expected, 1e-3):
         raise Wrong(f"for 8 blocks α is {alphas[0]:.3g} and β is {betas[0]:.3g}.")
-    return "1/(2√N): sixteen times as many blocks, a quarter of the share."
+    return "Sixteen times as many blocks, an eighth of the share."
 
 
 @exercise("11.3")

@@ -71,7 +71,7 @@ def find_the_fault(answer: Any) -> str:
     graph_input = model.get_layer(str(answer)).input[0]
     if not any(isinstance(layer, layers.Dropout) and layer.output is graph_input for layer in model.layers):
         raise Wrong(f"{answer} adds its input as it is. Ask check_identity_path.")
-    return "A dropout on the shortcut: in training it scales and cuts what should pass as it is (Table 1: fails)."
+    return "A dropout on the shortcut: in training it scales and cuts what should pass as it is (Table 1: 0.5 fails)."
 
 
 @exercise("10.3")

@@ -75,4 +75,4 @@ def the_direct_term(answer: Any) -> str:
         raise Wrong("the gradient comes from above: begin with the last unit's Jacobian.")
     if not is_close(through, whole - gradient):
         raise Wrong("the term through the weights is g (I + J_{L−1}) … (I + J_l) − g.")
-    return "Two terms: one that no unit has touched, and one that all have."
+    return "Two terms: one that no unit has touched, and one that has passed through at least one branch."

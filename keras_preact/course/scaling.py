@@ -36,7 +36,10 @@ def where_half_precision_ends(answer: Any) -> str:
         raise Wrong(f"0.9 to the power of {number:g} is {0.9**number:.3g}, still above {smallest:.3g}.")
     if number > first:
         raise Wrong(f"it happens before: 0.9 to the power of {first} is already below {smallest:.3g}.")
-    return "Less than a ResNet-200 has: scaled shortcuts and half precision do not go together."
+    return (
+        f"{first} units: of the networks here only a ResNet-1001 has so many in one stage, 111. From there on its "
+        "direct term is below what float16 holds in full precision."
+    )
 
 
 @exercise("03.3")
@@ -47,4 +50,4 @@ def a_scale_that_halves(answer: Any) -> str:
     reached = scale**UNITS
     if not np.isclose(reached, 0.5, rtol=0.01):
         raise Wrong(f"{scale:g} to the power of {UNITS} is {reached:.3g}, not 0.5.")
-    return f"{1 - scale:.2%} off at each unit halve the signal of a ResNet-110."
+    return f"{1 - scale:.2%} off at each unit halve the signal over {UNITS} units in a row."

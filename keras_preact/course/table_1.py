@@ -29,7 +29,7 @@ def what_gates_leave(answer: Any) -> str:
         refuse_mistakes(factor, mistakes)
         if not is_close(factor, _open(bias) ** units):
             raise Wrong(f"for b = {bias:g} and {units} units it gives {factor:.4g}, not {_open(bias) ** units:.4g}.")
-    return "Eq. (7) with λ = 1 − σ(b), as it is before training."
+    return "Eq. (7) with λ = 1 − σ(b), as it is while the gate's weights are zero."
 
 
 @exercise("04.2")

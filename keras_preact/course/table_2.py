@@ -48,7 +48,7 @@ def a_mean_that_grows(answer: Any) -> str:
     refuse_mistakes(mean, mistakes, tolerance=2e-3)
     if not is_close(mean, UNITS * each, tolerance=2e-3):
         raise Wrong(f"{mean:g} is not 54 times the mean of max(z, 0), the integral of z φ(z) from 0 on.")
-    return "54 / √(2π): some 21 standard deviations of one residual, all upwards."
+    return "54 / √(2π): some 21 standard deviations of what stands before the ReLU, all upwards."
 
 
 @exercise("05.3")
