@@ -45,7 +45,7 @@ lab: $(VENV)/installed
 	$(ONEDNN) PYTEST_CURRENT_TEST=lab TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/jupyter lab $(LAB) notebooks
 
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks
+	$(ONEDNN) $(BIN)/python -m benchmarks
 
 reproduce: $(VENV)/installed
 	$(BIN)/keras-preact reproduce all --budget $(BUDGET) --cost

@@ -13,8 +13,10 @@ A residual unit is y = h(x) + F(x), followed by f(y); here h, F and f are argume
 * `keras_preact.paper`: published numbers, each with its source.
 * `keras_preact.plots`: every figure.
 
-Importing the package imports the first three and registers the layers, so that `keras.models.load_model` finds them;
-the other parts are imported by their names.
+* `keras_preact.optimizers`: those that the recipes train with.
+
+Importing the package imports `layers`, `models`, `data` and `optimizers` and registers what they hold, so that
+`keras.models.load_model` finds it; the other parts are imported by their names.
 """
 
 from keras_preact.startup import is_the_command, take_onednn, without_log_lines
@@ -22,11 +24,11 @@ from keras_preact.startup import is_the_command, take_onednn, without_log_lines
 if is_the_command():
     take_onednn()
     with without_log_lines():
-        from keras_preact import data, layers, models
+        from keras_preact import data, layers, models, optimizers
 else:
-    from keras_preact import data, layers, models
+    from keras_preact import data, layers, models, optimizers
 
 from keras_preact.errors import InputError
 from keras_preact.version import __version__
 
-__all__ = ["InputError", "__version__", "data", "layers", "models"]
+__all__ = ["InputError", "__version__", "data", "layers", "models", "optimizers"]

@@ -45,7 +45,9 @@ def parser() -> argparse.ArgumentParser:
     _add_network_options(train)
     _add_data_options(train)
     train.add_argument(
-        "--recipe", help="paper, short, demo, or a profile's (default: demo for bundled images, else short)"
+        "--recipe",
+        help="paper, imagenet, short, demo, adam, or a code base's, as fb_resnet_torch (default: adam for a "
+        "Transformer, demo for bundled images, else short)",
     )
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, help="length of the training, in passes over the training images")
@@ -576,7 +578,7 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
         tokens = np.random.default_rng(0).integers(1, Tokens.vocabulary, size=(count, *shape)).astype("int32")
         return tokens, np.arange(count) % classes, f"{count} sequences of random tokens, and labels at random"
     if None in shape:
-        raise InputError(f"the network takes images of any size {shape}; give --image-size, or build it for one")
+        raise InputError(f"the network takes images of any size {shape}; build and save it for one size")
     if shape == (32, 32, 3) and classes == 10:
         images, labels = bundled_cifar10().test.batch(np.arange(min(count, 1000)))
         if model.inputs[0].dtype == "uint8":

@@ -251,10 +251,9 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
     if compares:
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
     if fails_above is not None:
+        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="" if compares else "fails above")
         if compares:
-            axes.plot([], [], "x", color=COLOURS[1], label="published: fails")
-        criterion = "the paper's criterion of failing" if compares else "fails above"
-        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label=criterion)
+            axes.plot([], [], "x", color=COLOURS[1], label=f"published: fails (above {fails_above:g} %)")
     axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 66) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("test error (%)")

@@ -99,7 +99,7 @@ print(sum(name.startswith("keras_preact") for name in sys.modules))
 
 def test_the_readmes_python_runs():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for block in blocks:
         exec(block, {})
 

@@ -292,17 +292,19 @@ _HEAD = """# Results of record
 
 This page is written by `keras-preact results`; it is not edited by hand.
 
-One folder a run, as `keras-preact train` left it, without the weights and the logs:
+One folder a run, as `keras-preact train` left it, without the weights (but for one small network) and the logs:
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
   hardware (of each part, where the run was stopped and resumed), time, result;
 * `metrics.csv`: errors (%), losses and learning rate of every epoch. The training columns are means over the epoch, on
   augmented images;
-* `curves.png`: both errors against steps.
+* `curves.png`: both errors against steps;
+* `inspection.json`: of the folders that `keras-preact inspect` left, what was measured unit by unit.
 
 The test error is that of the last epoch, as the paper reports it, not that of the best. The time is that of the whole
-run, with whatever else the machine did meanwhile. To make a run again, check out the commit of its `run.json` and give
-the same options.
+run, with whatever else the machine did meanwhile. To make a run of a table again: `keras-preact reproduce TABLE
+--budget BUDGET --rows ROW --results runs/none`; any other, `keras-preact train` with the options of its `run.json`. The
+commit that it names says which code that was (a few early runs name commits that the history does not hold any more).
 """
 
 

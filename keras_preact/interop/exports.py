@@ -70,8 +70,8 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     """Write a network, by the path's ending as a SavedModel (none), ONNX (.onnx) or LiteRT (.tflite), and compare.
 
     Written in float32, whatever the network's policy: few programs that run these formats have bfloat16. By Keras's own
-    exporters, which need its TensorFlow backend, and for ONNX and LiteRT further packages (`pip install
-    'keras_preact[export]'`).
+    exporters, which need its TensorFlow backend, and for ONNX and LiteRT further packages (this project's extra
+    `export`).
 
     Args:
         model: any Keras model with one input and one output.
@@ -122,7 +122,8 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
         raise InputError(f"Keras exports {format.name} on its TensorFlow backend; set KERAS_BACKEND=tensorflow")
     missing = [name for name in format.packages if importlib.util.find_spec(name) is None]
     if missing:
-        raise InputError(f"{format.name} needs {', '.join(missing)}; pip install 'keras_preact[export]'")
+        packages = " ".join(name.replace("_", "-") for name in missing)
+        raise InputError(f"{format.name} needs {', '.join(missing)}; pip install {packages}")
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise InputError(
             f"{model.name} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; give one with one"

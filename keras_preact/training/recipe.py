@@ -10,93 +10,12 @@ import keras
 
 from keras_preact import paper
 from keras_preact.errors import check_choice, check_number, check_positive
+from keras_preact.optimizers import CoupledSGD, KernelAdamW
 
-DECAYS = ("all", "kernels")
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
 """What is done to the pixels first, all of them then being numbers of order 1: the training images' mean at each
 pixel subtracted, the rest over 255; their mean and deviation of each channel; those of each image by itself, taken
 after the crop; nothing but to divide by 255."""
-
-
-@keras.saving.register_keras_serializable(package="keras_preact")
-class CoupledSGD(keras.optimizers.SGD):
-    """SGD with momentum whose weight decay is part of the gradient: g ← g + λw, then v ← μv − ηg, w ← w + v.
-
-    This is the paper's weight decay (and Caffe's, and PyTorch's `SGD`), the gradient of ½λ‖w‖². Keras's own
-    `weight_decay` subtracts ηλw from the weights beside the momentum ("decoupled"): another optimizer. An L2
-    penalty of Keras, λ‖w‖² without the ½, would decay twice as fast, and would stand in the loss that is reported.
-
-    Args:
-        learning_rate: η, a number or a schedule. Default 0.1.
-        momentum: μ. Default 0.9.
-        decay: λ. Default 1e-4.
-        decays: `"all"` (default) trainable variables, batch norm's scale and offset and the biases included, as in
-            the authors' Torch code; or `"kernels"` of convolutions and dense layers alone.
-        nesterov: whether the step looks ahead. Default `False`.
-        **kwargs: as in `keras.optimizers.SGD`.
-
-    Example: one step from w = 2 with gradient 1, η = 0.5, λ = 0.1.
-
-    >>> w = keras.Variable([2.0], name="kernel")
-    >>> CoupledSGD(0.5, momentum=0.0, decay=0.1).apply([keras.ops.array([1.0])], [w])
-    >>> round(float(w[0]), 6)  # 2 - 0.5 (1 + 0.1 * 2)
-    1.4
-    """
-
-    def __init__(
-        self,
-        learning_rate: Any = 0.1,
-        momentum: float = 0.9,
-        decay: float = 1e-4,
-        decays: str = "all",
-        nesterov: bool = False,
-        name: str = "coupled_sgd",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
-        self.decay = float(decay)
-        self.decays = check_choice("choice of decayed variables", decays, DECAYS)
-
-    def build(self, variables: Any) -> None:
-        # Told apart here: TensorFlow's own variables, which is what `update_step` gets there, have other names.
-        self._is_decayed = [self.decays == "all" or _is_kernel(variable) for variable in variables]
-        super().build(variables)
-
-    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if self.decay and self._is_decayed[self._get_variable_index(variable)]:
-            gradient = gradient + self.decay * keras.ops.cast(variable, gradient.dtype)
-        super().update_step(gradient, variable, learning_rate)
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "decay": self.decay, "decays": self.decays}
-
-
-@keras.saving.register_keras_serializable(package="keras_preact")
-class KernelAdamW(keras.optimizers.AdamW):
-    """AdamW (decoupled weight decay) that lets only kernels decay, and of them not those of embeddings.
-
-    The variables are told apart by their Keras paths. Keras's own exclusion by name sees other names on TensorFlow
-    than on JAX: the kernel of a layer `embedding` would decay on one of the two.
-
-    Example: an update with no gradient, η = 0.5, λ = 0.1.
-
-    >>> kernel, bias = keras.Variable([2.0], name="kernel"), keras.Variable([2.0], name="bias")
-    >>> KernelAdamW(0.5, weight_decay=0.1).apply([keras.ops.zeros((1,))] * 2, [kernel, bias])
-    >>> round(float(kernel[0]), 6), float(bias[0])  # 2 - 0.5 * 0.1 * 2
-    (1.9, 2.0)
-    """
-
-    def build(self, variables: Any) -> None:
-        self.exclude_from_weight_decay(var_list=[variable for variable in variables if not _decays(variable)])
-        super().build(variables)
-
-
-def _decays(variable: Any) -> bool:
-    return _is_kernel(variable) and "embedding" not in variable.path.split("/")
-
-
-def _is_kernel(variable: Any) -> bool:
-    return variable.name.endswith("kernel")  # in a stack: unit_conv1_kernel
 
 
 @dataclass(frozen=True)

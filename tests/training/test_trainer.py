@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -29,6 +30,7 @@ from keras_preact.training import (
 )
 from keras_preact.training.trainer import build_model, parts
 
+ROOT = Path(__file__).parents[2]
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
 SIGINT_BEFORE = signal.getsignal(signal.SIGINT)
 CONFIG = RunConfig(options={"depth": 8, "placement": "full_preactivation"}, dataset="tiny", recipe=RECIPE, seed=3)
@@ -224,6 +226,14 @@ def test_other_data_than_the_run_began_with_are_refused(tiny_dataset, tmp_path):
     other = from_arrays(train.images + 1, train.labels, test.images, test.labels, name="tiny")
     with pytest.raises(InputError, match=r"are not those that .* began with"):
         resume(tmp_path / "run", dataset=other)
+
+
+@pytest.mark.parametrize("load", ["keras.models.load_model", "keras_preact.models.load_model"])
+def test_the_trained_network_is_loaded_where_only_the_package_was_imported(whole, load):
+    """It is saved compiled, so that its optimizer has to be known too; here it would be, in any case."""
+    look = f"import sys, keras_preact, keras; print({load}(sys.argv[1]).optimizer.name)"
+    done = subprocess.run([sys.executable, "-c", look, whole.model_path], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.split()[-1:] == ["coupled_sgd"], done.stderr
 
 
 def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path):
