@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,6 +13,7 @@ import keras
 from keras import ops
 
 from keras_preact.analysis.differentiation import vjp
+from keras_preact.data import PadCropFlip
 from keras_preact.errors import InputError
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack
@@ -23,7 +26,8 @@ class Link:
     """One unit of a chain, as functions of its input that change nothing: no moving average, no random state.
 
     Attributes:
-        name: `stage2_unit07`, or of a Transformer `block07_attention`.
+        name: that of the layer, as `stage2_unit07`, or what a unit of a stack would be called; of a Transformer
+            `block07_attention`.
         unit: the layer: of the model itself, or a copy of a stack's unit.
         stage: number of the row of units of one shape that it belongs to, from 1.
         mask: what of a sequence is no padding; bool (batch, steps), or `None`.
@@ -123,12 +127,15 @@ class Chain:
     Attributes:
         name: of the model.
         links: the units in order.
+        gives_probabilities: whether the model ends in a softmax, and not in logits.
     """
 
     name: str
     links: tuple[Link, ...]
+    _prepared: keras.Model | None
     _before: keras.Model | None
     _after: keras.Model | None
+    gives_probabilities: bool = False
 
     @classmethod
     def of(cls, model: keras.Model | Chain) -> Chain:
@@ -156,11 +163,16 @@ class Chain:
             if input_of(after) is not before.output:
                 raise InputError(f"something stands between {before.name} and {after.name}; units must form a chain")
         first, last, mask = input_of(layers[0]), layers[-1].output, mask_of(layers[0])
+        # The images are to be seen as they are, also by batch norms that train.
+        shown = next((layer.output for layer in model.layers if isinstance(layer, PadCropFlip)), None)
+        inputs = model.inputs if shown is None else [shown]
         return cls(
             model.name,
             tuple(_links(layers)),
-            None if any(first is x for x in model.inputs) else keras.Model(model.inputs, [first, *mask]),
+            None if shown is None else keras.Model(model.inputs, shown),
+            None if any(first is x for x in inputs) else keras.Model(inputs, [first, *mask]),
             None if any(last is y for y in model.outputs) else keras.Model([last, *mask], model.outputs[0]),
+            getattr(model.layers[-1], "activation", None) is keras.activations.softmax,
         )
 
     def start(self, inputs: Any, training: bool = False) -> tuple[Chain, Any]:
@@ -168,9 +180,11 @@ class Chain:
 
         Args:
             inputs: of the model.
-            training: whether batch norm uses the batch's statistics.
+            training: whether batch norm uses the batch's statistics; images are not augmented in either case.
         """
         x, mask = ops.convert_to_tensor(inputs), None
+        if self._prepared is not None:
+            x = undisturbed(self._prepared, x, False)
         if self._before is not None:
             outputs = undisturbed(self._before, x, training)  # Keras makes one tensor of a list of one
             x, *masks = outputs if isinstance(outputs, list) else [outputs]
@@ -207,17 +221,18 @@ Pass = tuple[Link, Any, Terms]
 
 
 def _links(layers: Sequence[keras.layers.Layer]) -> Iterator[Link]:
-    stage, number = 0, 0
+    stage, in_row = 0, Counter[str]()
     for layer in layers:
+        row = re.sub(r"_(unit\d+|stack\d*)$", "", layer.name)
         blocks = [layer.unit(k) for k in range(layer.repeats)] if isinstance(layer, UnitStack) else [layer]
         for block in blocks:
             units = block.residual_layers()
-            if any(unit.changes_shape for unit in units.values()) or not stage:
-                stage, number = stage + 1, 0
-            number += 1
-            name = f"stage{stage}_unit{number:02d}" if isinstance(block, ResidualLayer) else f"block{number:02d}"
+            stage += any(unit.changes_shape for unit in units.values()) or not stage
+            is_unit = isinstance(block, ResidualLayer)
+            in_row[row if is_unit else "block"] += 1
+            name = f"{row}_unit{in_row[row]:02d}" if is_unit else f"block{in_row['block']:02d}"
             for suffix, unit in units.items():
-                yield Link(name + suffix, unit, stage)
+                yield Link(layer.name if is_unit and layer is block else name + suffix, unit, stage)
 
 
 def undisturbed(function: Callable[[Any], Any], x: Any, training: bool) -> Any:

@@ -195,11 +195,15 @@ class _Graph:
         return [node.operation for node in self.nodes if any(id(tensor) in on_the_way for tensor in node.outputs)]
 
     def operations_after_last(self, split: Any, sums: dict[int, _Sum]) -> list[Any] | None:
-        """Return the operations between the last addition before a split and the split; `None` without one."""
+        """Return the operations between the last addition before a split and the split; `None` without one.
+
+        A sum of another shape is none: what changes the shape between two rows of units cannot be the identity.
+        """
         before = [tensor for key, tensor in self._ancestors(split).items() if key in sums]
-        if not before:
+        last = max(before, key=lambda tensor: self.place[id(tensor)], default=None)
+        if last is None or tuple(last.shape[1:]) != tuple(split.shape[1:]):
             return None
-        return self._between(max(before, key=lambda tensor: self.place[id(tensor)]), split)
+        return self._between(last, split)
 
 
 def _weights(operations: list[Any]) -> int:

@@ -215,5 +215,9 @@ def _run(links: Sequence[Link], x: Any) -> Any:
 
 def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
     """Return the errors in % of the classes told from the last unit's outputs, of each of `count` batches in one."""
-    told = np.argmax(as_float64(chain.for_copies(count).after(x)), axis=-1)
-    return [float(100 * np.mean(batch != np.asarray(labels))) for batch in np.split(told, count)]
+    told = np.split(np.argmax(as_float64(chain.for_copies(count).after(x)), axis=-1), count)
+    right = np.asarray(labels)
+    right = right[..., 0] if right.shape == (*told[0].shape, 1) else right  # as keras.datasets has them
+    if right.shape != told[0].shape:
+        raise InputError(f"labels of shape {right.shape} are not a class number each of {told[0].shape}; reshape them")
+    return [float(100 * np.mean(batch != right)) for batch in told]

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import keras
@@ -174,16 +175,12 @@ def loss_gradient(
     chain: Chain, x: Any, labels: Any, training: bool, loss: Callable[[Any, Any], Any] | None = None
 ) -> Any:
     """Return ∂E/∂x at the output of the last unit; arguments as in `gradient_signal`."""
-    loss = loss or _cross_entropy
+    loss = loss or partial(ops.sparse_categorical_crossentropy, from_logits=not chain.gives_probabilities)
 
     def error(x: Any) -> Any:
         return ops.mean(loss(ops.convert_to_tensor(labels), chain.after(x, training)))
 
     return vjp(error, x, ops.ones((), error(x).dtype))
-
-
-def _cross_entropy(labels: Any, logits: Any) -> Any:
-    return ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
 
 
 def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True) -> list[UnrolledSum]:

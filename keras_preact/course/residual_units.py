@@ -70,7 +70,7 @@ def a_unit_with_an_identity_path(answer: Any) -> str:
             f"the unit turns {tuple(inputs.shape[1:])} into {tuple(outputs.shape[1:])}; it must keep the shape."
         )
     model = keras.Model(inputs, unit(unit(outputs)))  # three in a row, so that each has one before it or after it
-    kinds = [type(layer).__name__ for layer in model.layers]
+    kinds = [type(operation).__name__ for operation in model.operations]  # `+` makes one that is no layer
     if "Add" not in kinds:
         raise Wrong("there is no keras.layers.Add (or +) in it: what is added to x?")
     if kinds.count("Conv2D") < 6:

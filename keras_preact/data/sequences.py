@@ -263,14 +263,15 @@ def _frequencies(dataset: SequenceDataset) -> dict[str, float]:
 
 
 def _naive_forecasts(dataset: SequenceDataset) -> dict[str, float]:
+    """Rules for one target that is the first feature, hour by hour; none for others, of which nothing is known."""
     past, future = dataset.test.sequences[..., :1], dataset.test.labels
-    horizon = future.shape[1]
-    day_before = past[:, -24:][:, np.arange(horizon) % 24]
-    forecasts = {
-        "last value": past[:, -1:],
-        "same hour of the day before": day_before,
-        "mean of the last day": past[:, -24:].mean(1, keepdims=True),
-    }
+    if future.shape[-1] != 1:
+        return {}
+    forecasts = {"last value": past[:, -1:]}
+    if past.shape[1] >= 24:
+        day = past[:, -24:]
+        forecasts["same hour of the day before"] = day[:, np.arange(future.shape[1]) % 24]
+        forecasts["mean of the last day"] = day.mean(1, keepdims=True)
     return {name: float(np.abs(future - forecast).mean()) for name, forecast in forecasts.items()}
 
 

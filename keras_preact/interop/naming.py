@@ -146,6 +146,11 @@ class Naming:
                 )
         for part, unit in units:
             self._check_unit(part.name, unit.get_config())
+            if unit.preactivation == "shared" and unit.built and not unit.changes_shape and unit.placement.first:
+                raise InputError(
+                    f"the identity shortcut of {part.name} is given the pre-activation, in {self.library} x itself: "
+                    "the weights would fit and mean something else; build the network with profile='timm'"
+                )
 
     def _check_unit(self, name: str, config: dict[str, Any]) -> None:
         for argument, value in self.requires.items():

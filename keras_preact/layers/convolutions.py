@@ -19,6 +19,14 @@ HE_NORMAL = {
     # N(0, 2 / (k² · filters)): He initialization by fan-out, not truncated, as in the authors' code.
     "config": {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
 }
+UNIFORM_BY_FAN_IN = "uniform_by_fan_in"
+"""The name for `PYTORCH_UNIFORM`."""
+PYTORCH_UNIFORM = {
+    "class_name": "VarianceScaling",
+    # Between ± 1/√(k² · channels), which PyTorch's convolutions begin with where nothing is said.
+    "config": {"scale": 1 / 3, "mode": "fan_in", "distribution": "uniform"},
+}
+_NAMED = {HE_BY_FAN_OUT: HE_NORMAL, UNIFORM_BY_FAN_IN: PYTORCH_UNIFORM}
 
 
 def check_kernel_initializer(initializer: Any) -> Any:
@@ -27,7 +35,7 @@ def check_kernel_initializer(initializer: Any) -> Any:
     Not an object, because one draws the same numbers for each layer that it is given to.
 
     Args:
-        initializer: `"he_by_fan_out"`, or anything that Keras takes for an initializer.
+        initializer: `"he_by_fan_out"`, `"uniform_by_fan_in"` (PyTorch's), or anything that Keras takes for one.
 
     Raises:
         InputError: there is no such initializer.
@@ -35,7 +43,7 @@ def check_kernel_initializer(initializer: Any) -> Any:
     >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
     'HeNormal'
     """
-    if initializer == HE_BY_FAN_OUT:
+    if isinstance(initializer, str) and initializer in _NAMED:
         return initializer
     try:
         known = keras.initializers.get(initializer)
@@ -54,7 +62,7 @@ def for_keras(initializer: Any) -> Any:
     >>> for_keras("he_by_fan_out")["config"]["mode"]
     'fan_out'
     """
-    return HE_NORMAL if initializer == HE_BY_FAN_OUT else initializer
+    return _NAMED.get(initializer, initializer) if isinstance(initializer, str) else initializer
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from keras_preact.errors import check_choice
+from keras_preact.errors import InputError, check_choice
 
 NORM = "norm"
 RELU = "relu"
+ORDERS = ((), (NORM,), (RELU,), (NORM, RELU))
+"""What can stand in one place."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,9 @@ class Placement:
             paper).
         head: operations between the last unit of a network and its pooling. Default: the pre-activation that a
             further unit would have begun with.
+
+    Raises:
+        InputError: a place holds something else, or ReLU before the normalization.
 
     Example:
 
@@ -56,6 +61,9 @@ class Placement:
             object.__setattr__(self, "stem", tuple(kind for kind in (NORM, RELU) if kind not in self.first))
         if self.head is None:
             object.__setattr__(self, "head", self.first)
+        for place in ("first", "between", "last", "after_addition", "stem", "head"):
+            if (given := getattr(self, place)) not in ORDERS:
+                raise InputError(f"the placement {self.name} has {place}={given!r}; give one of {ORDERS}")
 
     @property
     def identity_after_addition(self) -> bool:

@@ -6,7 +6,7 @@ both. A `Conventions` is one set of these choices; `PROFILES` has those of the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from keras_preact.errors import InputError, check_choice
@@ -71,7 +71,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("paper", "He et al. 2016, text and appendix", PAPER, PAPER),
+        Profile("paper", "He et al. 2016, text and appendix", replace(PAPER, inputs="per-pixel mean"), PAPER),
         Profile(
             "resnet_1k_layers",
             "github.com/KaimingHe/resnet-1k-layers, the authors' code for CIFAR",
@@ -113,8 +113,10 @@ PROFILES: dict[str, Profile] = {
         Profile(
             "pytorch_cifar",
             "github.com/kuangliu/pytorch-cifar, preact_resnet.py: ImageNet's stages on images of 32 pixels",
-            imagenet=Conventions(first_preactivation="by_shape", head_activation=False),
-            imagenet_original=PAPER,
+            imagenet=Conventions(
+                first_preactivation="by_shape", head_activation=False, kernel_initializer="uniform_by_fan_in"
+            ),
+            imagenet_original=Conventions(kernel_initializer="uniform_by_fan_in"),
         ),
     )
 }

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class Checkpoint:
         for path in reversed(files):
             try:
                 contents = _read(path)
-            except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile):
+            except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error):
                 continue  # cut short or altered: the one before it is whole
             return self._assign(path, contents)
         if files:

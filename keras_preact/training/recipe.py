@@ -105,7 +105,8 @@ class Recipe:
         nesterov: whether the momentum looks ahead.
         weight_decay: λ of `CoupledSGD`: part of the gradient.
         decays: which variables decay.
-        augment: pad by 4 pixels, random crop, random horizontal flip.
+        augment: random crop of the padded image, random horizontal flip.
+        padding: pixels of zeros on each side before that crop. 0 where the data come cropped at random, as ImageNet's.
         inputs: what is done to the pixels, one of `INPUTS`.
         reported: which number its source reports; ours is always that of the last epoch.
 
@@ -125,6 +126,7 @@ class Recipe:
     weight_decay: float = 1e-4
     decays: str = "all"
     augment: bool = True
+    padding: int = 4
     inputs: str = "per_pixel_mean"
     reported: str = "last epoch"
 
@@ -134,6 +136,7 @@ class Recipe:
         check_positive("the batch size", self.batch_size)
         check_number("momentum", self.momentum, 0, 1)
         check_number("weight decay", self.weight_decay, 0)
+        check_number("padding", self.padding, 0)
 
     def with_steps(self, steps: int) -> Recipe:
         """Return the recipe for another length; warm-up and drops keep their share of it.
@@ -209,7 +212,7 @@ class AdamRecipe(Recipe):
         )
 
 
-def _of_the_paper(name: str, facts: dict[str, Any], reported: str) -> Recipe:
+def _of_the_paper(name: str, facts: dict[str, Any], reported: str, **choices: Any) -> Recipe:
     schedule = StepSchedule(
         facts["learning_rate"], tuple(facts["drops"]), facts["warmup_learning_rate"], facts["warmup_steps"]
     )
@@ -221,6 +224,7 @@ def _of_the_paper(name: str, facts: dict[str, Any], reported: str) -> Recipe:
         momentum=facts["momentum"],
         weight_decay=facts["weight_decay"],
         reported=reported,
+        **choices,
     )
 
 
@@ -237,7 +241,7 @@ RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
         _of_the_paper("paper", paper.CIFAR_RECIPE, "last epoch, median of 5 runs"),
-        _of_the_paper("imagenet", paper.IMAGENET_RECIPE, "last epoch, one run"),
+        _of_the_paper("imagenet", paper.IMAGENET_RECIPE, "last epoch, one run", padding=0),
         # Its trainer (train.lua, opts.lua) begins epochs 81 and 122, counted from 1, at the lower rate; and it prints,
         # as the result, the smallest test error of all epochs (main.lua): one picked on the test images.
         _of_epochs("fb_resnet_torch", 164, (80, 121), **_FB_TRAINER),

@@ -242,6 +242,7 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     if config.network in TRANSFORMERS:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
         return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
+    options.setdefault("data_format", "channels_last")  # the data's, whatever Keras is set to
     if config.sync_batch_norm and _is_mirrored(config):
         options.setdefault("rolled", False)  # a loop does not exchange statistics between devices
     return network(input_tensor=x, classes=dataset.classes, **options)
@@ -249,7 +250,9 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
 
 def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
     """Return images as the recipe has them come to the network: their pixels scaled, padded, cropped and flipped."""
-    augmented = PadCropFlip(seed=config.seed, name="augmentation") if config.recipe.augment else lambda x: x
+    # The data's format, whatever Keras is set to.
+    options: dict[str, Any] = {"seed": config.seed, "data_format": "channels_last", "name": "augmentation"}
+    augmented = PadCropFlip(config.recipe.padding, **options) if config.recipe.augment else lambda x: x
     if config.recipe.inputs == "per_image":  # of what is left by the crop, its black border included
         pixels = keras.layers.Rescaling(1.0, dtype="float32", name="pixels")(images)
         standardize = {"center": False, "scale": False, "epsilon": 1e-3, "dtype": "float32"}

@@ -121,6 +121,15 @@ def test_a_projection_that_changes_the_shape_is_no_fault():
     assert check_identity_path(keras.Model(inputs, layers.add([skip, y]))).is_clear
 
 
+def test_a_layer_between_two_rows_of_units_that_changes_the_shape_is_no_fault():
+    """As in MobileNetV2: the sum before it could not be given on."""
+    inputs = keras.Input((16, 16, 8))
+    x = block(inputs, "none")
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization()(keras.layers.Conv2D(16, 3, 2, "same")(x)))
+    residual = keras.layers.Conv2D(16, 3, padding="same")(keras.layers.ReLU()(keras.layers.BatchNormalization()(x)))
+    assert check_identity_path(keras.Model(inputs, keras.layers.Add()([x, residual]))).is_clear
+
+
 def test_what_is_no_residual_network_is_refused():
     a, b = keras.Input((4,)), keras.Input((4,))
     with pytest.raises(InputError, match="has no residual units"):

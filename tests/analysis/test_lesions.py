@@ -54,6 +54,14 @@ def test_units_left_out_in_one_batch_are_left_out_each():
     assert np.abs(found[0] - found[1]).max() > 0.01
 
 
+def test_labels_in_a_column_are_taken_and_others_refused():
+    model, labels = network(), np.arange(len(X)) % 3
+    errors = [[lesion.error for lesion in leave_out(model, X, given)] for given in (labels, labels[:, None])]
+    assert errors[0] == errors[1]
+    with pytest.raises(InputError, match="are not a class number each"):
+        leave_out(model, X, labels[:-1])
+
+
 def test_swaps_keep_to_units_of_one_shape():
     model = network(26)
     disturb(model)

@@ -1,5 +1,7 @@
 """The paper's equations hold where they should, fail where they should, and the gradients are the true ones."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -18,7 +20,9 @@ from keras_preact.analysis import (
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.analysis.propagation import loss_gradient
 from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
-from keras_preact.models import cifar_resnet, roll
+from keras_preact.models import cifar_resnet, preact_resnet50, roll
+from keras_preact.training import RunConfig
+from keras_preact.training.trainer import build_model
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 16, 16, 3)).astype("float32")
@@ -50,6 +54,38 @@ def test_the_chain_computes_what_the_model_computes_and_leaves_it_alone(training
     expected = array(model(X, training=training))
     np.testing.assert_allclose(array(output), expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
     assert [link.name for link in chain.links][2:5] == ["stage1_unit03", "stage2_unit01", "stage2_unit02"]
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_the_units_bear_the_names_of_the_models_layers(rolled):
+    """Also where the stride stands in the last unit of a stage, and the shape changes twice at its border."""
+    network = preact_resnet50(input_shape=(32, 32, 3), profile="keras_applications", rolled=False)
+    names = [layer.name for layer in network.layers if isinstance(layer, ResidualUnit)]
+    chain = Chain.of(roll(network) if rolled else network)
+    assert [link.name for link in chain.links] == names
+    assert [link.stage for link in chain.links][:4] == [1, 1, 2, 3]
+
+
+def test_images_are_seen_as_they_are_also_with_statistics_of_the_batch():
+    """A trained network has its augmentation in it."""
+    config = RunConfig(options={"depth": 8, "placement": "original"})
+    images = config.load_dataset().test.batch(np.arange(6))[0]
+    model = build_model(config, config.load_dataset())
+    (_, first), (_, again) = (Chain.of(model).start(images, training=True) for _ in range(2))
+    np.testing.assert_array_equal(array(first), array(again))
+    recipe = dataclasses.replace(config.recipe, augment=False)
+    plain = build_model(dataclasses.replace(config, recipe=recipe), config.load_dataset())
+    plain.set_weights([v for v, old in zip(model.get_weights(), model.weights, strict=True) if "seed" not in old.path])
+    expected = Chain.of(plain).start(images, training=True)[1]
+    np.testing.assert_allclose(array(first), array(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_of_a_softmax_is_that_of_its_logits():
+    logits = network()
+    both = [logits, network(classifier_activation="softmax")]
+    both[1].set_weights(logits.get_weights())
+    (one, *_), (other, *_) = (gradient_signal(model, X, Y) for model in both)
+    assert one.norm == pytest.approx(other.norm, rel=1e-4)
 
 
 def test_a_model_that_is_no_chain_of_units_is_refused():

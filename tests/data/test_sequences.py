@@ -65,6 +65,14 @@ def test_rules_for_forecasts_by_hand():
     assert rules["mean of the last day"] == pytest.approx(np.mean(hours[48:54] - hours[24:48].mean()))
 
 
+def test_rules_that_would_need_more_than_there_is_are_left_out():
+    past, future = np.zeros((3, 12, 2), "float32"), np.ones((3, 30, 1), "float32")
+    short = dataset((past, future), (past, future), "forecast")
+    assert baselines(short) == {"last value": 1.0}
+    two = np.ones((3, 5, 2), "float32")
+    assert baselines(dataset((past, two), (past, two), "forecast")) == {}
+
+
 def test_rules_for_next_tokens_by_hand():
     train = (np.array([[1, 2, 1, 2]], "int32"), np.array([[2, 1, 2, 2]], "int32"))
     test = (np.array([[1, 2]], "int32"), np.array([[2, 1]], "int32"))

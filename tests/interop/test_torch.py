@@ -100,6 +100,16 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, words)
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
 
 
+def test_a_first_unit_whose_identity_shortcut_is_given_the_pre_activation_is_another_network():
+    """The common PreActResNet18 with a last batch norm: all names and shapes fit the paper's, which shares it."""
+    theirs = state("PreActResNet18")
+    more = {f"bn.{k}": theirs[f"layer4.1.bn2.{k}"] for k in ("weight", "bias", "running_mean", "running_var")}
+    options = {"depth": 18, "stem": "3x3", "classes": 10}
+    with pytest.raises(InputError, match=r"the identity shortcut of stage1_unit01 .* profile='timm'"):
+        load_torch_state_dict(imagenet_resnet(**options), {**theirs, **more})
+    load_torch_state_dict(imagenet_resnet(**options, profile="timm"), {**theirs, **more})
+
+
 def test_another_order_or_stride_is_refused():
     with pytest.raises(InputError, match="another order of layers; build the network 'original'"):
         load_torch_state_dict(ours("resnetv2_18"), state("resnet18"))

@@ -40,9 +40,22 @@ def test_stem_and_first_preactivation_make_up_norm_and_relu(name):
 
 
 def test_a_placement_of_ones_own_is_taken_as_it_is_and_comes_back_from_a_dictionary():
-    own = Placement("own", "mine", first=(RELU, NORM), after_addition=(RELU,))
+    own = Placement("own", "mine", first=(NORM,), after_addition=(RELU,))
     assert get_placement(own) is own
-    assert get_placement({**dataclasses.asdict(own), "first": [RELU, NORM]}) == own
+    assert get_placement({**dataclasses.asdict(own), "first": [NORM]}) == own
+
+
+@pytest.mark.parametrize("given", [(RELU, NORM), (NORM, "gelu"), ("bn",), (NORM, NORM), "norm"])
+def test_what_would_not_be_built_as_it_is_written_is_refused(given):
+    with pytest.raises(InputError, match="the placement own has between="):
+        Placement("own", "mine", between=given)
+
+
+def test_stem_and_head_of_ones_own_follow_from_its_preactivation():
+    assert [(p.stem, p.head) for p in (Placement("a", "", first=(NORM, RELU)), Placement("b", "", last=(NORM,)))] == [
+        ((), (NORM, RELU)),
+        ((NORM, RELU), ()),
+    ]
 
 
 def test_an_unknown_placement_is_refused_with_the_known_ones():

@@ -129,6 +129,14 @@ def test_every_profile_builds_what_it_says_it_has(name):
             assert get_network(network)(profile=name, **options).count_params() > 0
 
 
+def test_pytorchs_kernels_begin_uniformly_by_fan_in():
+    kernel = imagenet_resnet(18, profile="pytorch_cifar", input_shape=(32, 32, 3)).get_layer("stage3_unit02").branch
+    weights = np.array(next(layer for layer in kernel if layer.name == "conv1").kernel)
+    bound = 1 / np.sqrt(np.prod(weights.shape[:3]))
+    assert 0.99 * bound < np.abs(weights).max() <= bound
+    assert abs(weights.std() - bound / np.sqrt(3)) < 0.01 * bound
+
+
 def test_differences_are_found_both_ways():
     keras_v2 = conventions("keras_applications", "imagenet", PLACEMENTS["full_preactivation"])
     assert differences(PAPER, PAPER) == []

@@ -77,6 +77,18 @@ def test_a_flipped_byte_is_noticed(tmp_path):
     assert checkpoint.restore() == 1
 
 
+def test_altered_bytes_of_the_archives_directory_are_passed_over_too(tmp_path):
+    """Encrypted, it would say, or packed by a method that does not exist."""
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    newest = checkpoint.save(2)
+    whole = newest.read_bytes()
+    entry = whole.index(b"PK\x01\x02")
+    for offset, value in ((8, 1), (10, 99), (6, 255)):  # flags, method, version needed
+        newest.write_bytes(whole[: entry + offset] + bytes([value]) + whole[entry + offset + 1 :])
+        assert checkpoint.restore() in (1, 2)
+
+
 def test_where_none_can_be_read_it_says_so(tmp_path):
     checkpoint = Checkpoint(tmp_path, model())
     checkpoint.save(1).write_bytes(b"")

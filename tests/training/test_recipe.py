@@ -54,6 +54,13 @@ def test_recipes_of_the_first_runs_are_read():
     assert Recipe.from_dict({**old, "per_pixel_mean": False}).inputs == "none"
 
 
+def test_imagenets_crops_are_not_padded_and_recipes_without_a_padding_have_the_papers():
+    assert (RECIPES["imagenet"].padding, RECIPES["paper"].padding) == (0, 4)
+    old = RECIPES["paper"].to_dict()
+    del old["padding"]
+    assert Recipe.from_dict(old) == RECIPES["paper"]
+
+
 def test_an_unknown_treatment_of_the_inputs_is_refused():
     with pytest.raises(InputError, match="known: per_pixel_mean, per_channel, per_image, none"):
         Recipe("mine", 10, inputs="whitened")
