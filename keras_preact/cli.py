@@ -190,6 +190,7 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    from keras_preact.console import say
     from keras_preact.training import RunConfig, compare, get_recipe, next_free_folder, orders
 
     recipe = get_recipe("demo")
@@ -197,39 +198,43 @@ def _demo(options: argparse.Namespace) -> None:
         recipe = recipe.with_steps(options.steps)
     config = RunConfig(options={"depth": options.depth}, recipe=recipe, precision=options.precision, seed=options.seed)
     out = options.out or next_free_folder(RUNS, "demo")
-    _say_comparison(compare(orders(config), out, _progress))
-
-
-def _say_comparison(folder: Any) -> None:
-    """Print the results of two orders trained alike."""
-    from keras_preact.console import console, say, table
-
-    record, depth = folder.record(), next(iter(folder.record()["runs"].values()))["options"]["depth"]
-    rows = [
-        [
-            name.replace("_", " "),
-            f"{result['train_error']:.1f}",
-            f"{result['test_error']:.1f}",
-            f"{folder.open(folder.path / name).record()['seconds']:.0f}",
-        ]
-        for name, result in record["results"].items()
-    ]
-    console.print()
-    console.print(
-        table(
-            [f"ResNet-{depth}", "training error %", "test error %", "seconds"],
-            rows,
-            title="4,000 real CIFAR-10 images, 1,000 test images",
-        )
-    )
+    folder = compare(orders(config), out, _progress)
+    _say_comparison(folder)
     say(
-        f"\nEverything is in {folder.path}: curves.png, metrics.csv, run.json, and model.keras of each.\n"
         "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
         "  keras-preact demo --depth 56\n"
         "  keras-preact train --placement bn_after_addition\n"
         "  keras-preact info cifar_resnet --depth 1001\n"
         f"  keras-preact evaluate {folder.path / 'full_preactivation'}"
     )
+
+
+def _say_comparison(folder: Any) -> None:
+    """Print the results of several networks trained alike."""
+    from keras_preact.console import console, say, table
+
+    records = {name: folder.open(folder.path / name).record() for name in folder.record()["runs"]}
+    rows = [
+        [
+            name.replace("_", " "),
+            *(f"{record['result'][key]:.1f}" for key in ("train_error", "test_error")),
+            f"{record['seconds']:.0f}",
+        ]
+        for name, record in records.items()
+    ]
+    about = next(iter(records.values()))
+    data, depth = about["data"], about["config"]["options"].get("depth")
+    unit, of = data.get("unit", "%"), "sequences" if "task" in data else "images"
+    heads = [
+        "" if depth is None else f"{depth} layers",
+        f"training error {unit}",
+        f"test error {unit}",
+        "seconds",
+    ]
+    title = f"{data['name']}: {data[f'train_{of}']:,} training {of}, {data[f'test_{of}']:,} test {of}"
+    console.print()
+    console.print(table(heads, rows, title=title))
+    say(f"\nEverything is in {folder.path}: curves.png, metrics.csv, run.json, and model.keras of each.")
 
 
 def _train(options: argparse.Namespace) -> None:
@@ -239,12 +244,15 @@ def _train(options: argparse.Namespace) -> None:
 
     if options.resume is not None:
         _refuse_changes(options)
-        if RunFolder.open(options.resume).record().get("kind") == "comparison":
-            _say_comparison(resume_comparison(options.resume, _progress))
-            return
         join()
         with together():
-            progress = _progress_of_run(options.resume)
+            several = RunFolder.open(options.resume).record().get("kind") == "comparison"
+            progress = [] if several else _progress_of_run(options.resume)
+        if several:
+            if options.data_dir is not None:
+                raise InputError("a folder of several runs finds its data as it did before; drop --data-dir")
+            _say_comparison(resume_comparison(options.resume, _progress))
+            return
         folder = resume(options.resume, data_dir=options.data_dir, callbacks=progress)
     else:
         join()

@@ -146,9 +146,9 @@ def as_input_errors(*batches: Any) -> Iterator[None]:
     """
     try:
         yield
-    except Exception:
+    except Exception as error:
         for fault in (getattr(each, "fault", None) for each in batches):
-            if fault is not None:
+            if fault is not None and str(fault) in str(error):  # it may have been read ahead, and be another's doing
                 raise fault from None
         raise
 

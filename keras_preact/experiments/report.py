@@ -116,9 +116,11 @@ def verdict(found: Sequence[Line]) -> str:
         reference = _reference(line, found)
         if line is reference or line.row.published is None or reference.row.published is None:
             continue
-        if line.median is None or reference.median is None or math.isinf(reference.median):
+        if line.median is None or reference.median is None:
             said[LACKS].append(line.row.title)
             continue
+        if math.isinf(reference.median):
+            continue  # it has diverged: there is nothing to compare with
         published = _apart(line.row.published.value, reference.row.published.value)
         ours = line.median - reference.median
         failing = math.isinf(ours) or line.median > line.fails_above

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
+from keras_preact.layers.shortcuts import IdentityShortcut, get_shortcut
 from keras_preact.layers.stack import UnitStack, named_variables
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import STRIDE_UNITS
@@ -145,7 +146,10 @@ class Naming:
                     f"stride_in={self.stride_in!r}"
                 )
         for part, unit in units:
-            self._check_unit(part.name, unit.get_config())
+            config = ResidualUnit.get_config(unit)  # of a named unit too, with what its name says
+            if type(get_shortcut(config["shortcut"])) is IdentityShortcut:
+                config["shortcut"] = "identity"
+            self._check_unit(part.name, config)
             if unit.preactivation == "shared" and unit.built and not unit.changes_shape and unit.placement.first:
                 raise InputError(
                     f"the identity shortcut of {part.name} is given the pre-activation, in {self.library} x itself: "

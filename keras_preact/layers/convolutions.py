@@ -141,11 +141,15 @@ def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: An
     """Return the multiply-adds, on one image or sequence, of the products in `layers`, called in order."""
     total, shape = 0, tuple(input_shape)
     for layer in layers:
-        if isinstance(layer, keras.layers.Conv2D):
-            total += convolution_multiply_adds(layer, shape)
-        elif isinstance(layer, keras.layers.Dense):
-            total += math.prod(shape[1:-1]) * layer.kernel.shape[0] * layer.kernel.shape[1]
-        elif hasattr(layer, "multiply_adds"):
-            total += layer.multiply_adds(shape)
+        total += layer_products(layer, shape)
         shape = layer.compute_output_shape(shape)
     return total
+
+
+def layer_products(layer: keras.layers.Layer, shape: Any) -> int:
+    """Return the multiply-adds of one built layer on one image or sequence; 0 where it has no product, or none known."""
+    if isinstance(layer, keras.layers.Conv2D):
+        return convolution_multiply_adds(layer, shape)
+    if isinstance(layer, keras.layers.Dense):
+        return math.prod(shape[1:-1]) * layer.kernel.shape[0] * layer.kernel.shape[1]
+    return int(layer.multiply_adds(shape)) if hasattr(layer, "multiply_adds") else 0

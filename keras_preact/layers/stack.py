@@ -18,7 +18,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.convolutions import sequence_multiply_adds
+from keras_preact.layers.convolutions import layer_products
 from keras_preact.layers.shortcuts import keep_frozen
 
 REMATS = ("none", "unit", "segment")
@@ -328,9 +328,9 @@ class UnitStack(keras.layers.Layer):
     # ---- facts ------------------------------------------------------------------------------------------------
 
     def multiply_adds(self, input_shape: Any) -> int:
-        """Return the multiply-adds of all units on one image of `input_shape`."""
+        """Return the multiply-adds of all units on one image of `input_shape`; 0 for layers that do not say theirs."""
         unit = self._template.unit if self.rolled else self.units[0]
-        return self.repeats * sequence_multiply_adds([unit], input_shape)
+        return self.repeats * layer_products(unit, input_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

@@ -11,6 +11,7 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.plots import draw_curves
+from keras_preact.training.distribute import check_devices, check_shares
 from keras_preact.training.runs import METRICS, RunFolder, environment
 from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, resume, start
 
@@ -36,8 +37,11 @@ def compare(
     """
     RunFolder.check_free(out)
     dataset = next(iter(configs.values())).load_dataset()
-    for config in configs.values():
-        build_model(config, dataset)  # refuses what cannot be built, before anything is made
+    for config in configs.values():  # refuses what `start` would, before anything is made
+        check_devices(config.devices)
+        check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
+        dataset.train.steps_per_epoch(config.recipe.batch_size)
+        build_model(config, dataset)
     folder = RunFolder.create(out)
     folder.update_record(
         kind="comparison",

@@ -194,7 +194,9 @@ def synchronize(model: keras.Model) -> None:
     Raises:
         InputError: some units run in a loop, which does not exchange statistics between devices.
     """
-    if loops := ", ".join(stack.name for stack in rolled_stacks(model)):
+    norms = keras.layers.BatchNormalization
+    stacks = {stack.name: stack.loop_unit._flatten_layers() for stack in rolled_stacks(model)}
+    if loops := ", ".join(name for name, layers in stacks.items() if any(isinstance(x, norms) for x in layers)):
         raise InputError(f"batch norms in the loops {loops} cannot be synchronized; build with rolled=False")
     for norm in batch_norms(model):
         norm.synchronized = True

@@ -243,8 +243,6 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
         return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
     options.setdefault("data_format", "channels_last")  # the data's, whatever Keras is set to
-    if config.sync_batch_norm and _is_mirrored(config):
-        options.setdefault("rolled", False)  # a loop does not exchange statistics between devices
     return network(input_tensor=x, classes=dataset.classes, **options)
 
 
@@ -460,6 +458,9 @@ def start(
             dataset = config.load_dataset()
         elif config.dataset not in ("folder", dataset.name):  # the record is not to name data that it was not
             config = dataclasses.replace(config, dataset=dataset.name, data_dir=None)
+        if config.sync_batch_norm and _is_mirrored(config) and config.network not in TRANSFORMERS:
+            # A loop does not exchange statistics between devices.
+            config = dataclasses.replace(config, options={"rolled": False, **config.options})
         dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
         check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
     with ExitStack() as hold:
@@ -587,7 +588,11 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
         InputError: they are not there, or are others: those of a run that was given arrays cannot be found by name.
     """
     config = RunConfig.from_dict(folder.training()["config"])
-    return _as_recorded(config.load_dataset(data_dir), folder)
+    try:
+        dataset = config.load_dataset(data_dir)
+    except InputError as error:
+        raise InputError(f"{error}; if the run was given its data, give them again (dataset=)") from None
+    return _as_recorded(dataset, folder)
 
 
 def _as_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:

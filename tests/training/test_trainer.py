@@ -243,7 +243,7 @@ def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path
     arrays = from_arrays(images, labels, images, labels, class_names=bundled_cifar10().class_names)
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "a", arrays)
     assert run.record()["config"]["dataset"] == "arrays"
-    with pytest.raises(InputError, match="there is no data set 'arrays'"):
+    with pytest.raises(InputError, match="if the run was given its data, give them again"):
         evaluate(run.path)
     part = dataclasses.replace(arrays, name="bundled")  # as if they were all of it
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "b", part)
