@@ -58,12 +58,9 @@ class Run:
         """
         if rules := self.record.get("data", {}).get("baselines"):
             return max(rules.values()) - 1
-        recipe = self.config.recipe
-        images, papers = (
-            recipe.steps * recipe.batch_size,
-            paper.CIFAR_RECIPE["steps"] * paper.CIFAR_RECIPE["batch_size"],
-        )
-        is_whole = images > 0.99 * papers  # whole epochs, as others count, come to a little less
+        recipe, papers = self.config.recipe, paper.CIFAR_RECIPE
+        # Whole epochs, as others count, come to a little less.
+        is_whole = recipe.steps * recipe.batch_size > 0.99 * papers["steps"] * papers["batch_size"]
         return paper.FAILS_ABOVE if is_whole and self.config.dataset == "cifar10" else math.inf
 
 

@@ -147,7 +147,7 @@ def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: An
 
 
 def layer_products(layer: keras.layers.Layer, shape: Any) -> int:
-    """Return the multiply-adds of one built layer on one image or sequence; 0 where it has no product, or none known."""
+    """Return the multiply-adds of one built layer on one image or sequence; 0 where it has no product or says none."""
     if isinstance(layer, keras.layers.Conv2D):
         return convolution_multiply_adds(layer, shape)
     if isinstance(layer, keras.layers.Dense):
