@@ -104,9 +104,16 @@ def test_the_readmes_python_runs():
         exec(block, {})
 
 
-def test_the_readmes_figures_are_those_of_the_run():
-    record = json.loads((ROOT / "results" / "resnet20-cifar10-short" / "run.json").read_text())
-    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| ResNet-20"))
+@pytest.mark.parametrize(
+    ("run", "begins"),
+    [
+        ("resnet20-cifar10-short", "| ResNet-20, full"),
+        ("paper-cifar10-cifar_resnet-20-original-seed0", "| ResNet-20, original"),
+    ],
+)
+def test_the_readmes_figures_are_those_of_the_run(run, begins):
+    record = json.loads((ROOT / "results" / run / "run.json").read_text())
+    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(begins))
     hardware = record["environment"]["hardware"]
     assert f"| {record['result']['test_error']:.2f} % |" in row
     assert f"| {record['seconds'] / 60:.0f} min |" in row
