@@ -628,14 +628,7 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
 
     path = Path(options.model)
     if options.model not in NETWORKS and path.exists():
-        file = path
-        if path.is_dir():
-            folder = RunFolder.open(path)
-            folder.training()
-            file = folder.model_path
-        if not file.exists():
-            raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
-        return load_model(file)
+        return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
     network = get_network(options.model)
     arguments = _network_options(options.model, options)
     if options.model in TRANSFORMERS:
@@ -676,20 +669,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parser().parse_args(arguments)
-        options.run(options)
+        try:
+            options.run(options)
+        finally:
+            _close_bar()
     except SystemExit as error:  # --help
         return int(error.code or 0)
     except Exception as error:
-        _close_bar()
         if "--debug" in arguments:
             raise
         return _say(error)
     except KeyboardInterrupt:
-        _close_bar()
         print("keras-preact: stopped", file=sys.stderr)
         return 130
-    finally:
-        _close_bar()
     return 0
 
 

@@ -11,9 +11,9 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.plots import draw_curves
-from keras_preact.training.distribute import check_devices, check_shares
+from keras_preact.training.distribute import check_devices
 from keras_preact.training.runs import METRICS, RunFolder, environment
-from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, resume, start
+from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, check_fits, resume, start
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
@@ -39,8 +39,7 @@ def compare(
     dataset = next(iter(configs.values())).load_dataset()
     for config in configs.values():  # refuses what `start` would, before anything is made
         check_devices(config.devices)
-        check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
-        dataset.train.steps_per_epoch(config.recipe.batch_size)
+        check_fits(config, dataset)
         build_model(config, dataset)
     folder = RunFolder.create(out)
     folder.update_record(

@@ -170,6 +170,17 @@ class RunFolder:
             raise InputError(f"{self.path} holds no training ({kind}); name a folder that `train` made")
         return record
 
+    def trained_model(self) -> Path:
+        """Return the file of a training's model.
+
+        Raises:
+            InputError: the folder holds no training, or one that is not finished.
+        """
+        self.training()
+        if not self.model_path.exists():
+            raise InputError(f"{self.path} has no trained model yet; finish it first with `train --resume {self.path}`")
+        return self.model_path
+
     def update_record(self, **changes: Any) -> dict[str, Any]:
         """Change entries of run.json, aside and renamed, and take out those that are `None`; return all of it."""
         record = {**(self.record() if self.record_path.exists() else {}), **changes}

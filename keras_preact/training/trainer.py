@@ -461,8 +461,7 @@ def start(
         if config.sync_batch_norm and _is_mirrored(config) and config.network not in TRANSFORMERS:
             # A loop does not exchange statistics between devices.
             config = dataclasses.replace(config, options={"rolled": False, **config.options})
-        dataset.train.steps_per_epoch(config.recipe.batch_size)  # refuses a batch larger than the data
-        check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
+        check_fits(config, dataset)
     with ExitStack() as hold:
         with on_devices(config.devices):
             model = build_model(config, dataset)
@@ -472,6 +471,12 @@ def start(
             folder.update_record(**_first_record(config, dataset, model))
             seconds = _fit(config, folder, dataset, model, callbacks)
         return _finish(folder, model, seconds)
+
+
+def check_fits(config: RunConfig, dataset: Dataset) -> None:
+    """Raise InputError where a batch is larger than the data, or cannot be shared among the devices."""
+    dataset.train.steps_per_epoch(config.recipe.batch_size)
+    check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
 
 
 def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> dict[str, Any]:
@@ -755,11 +760,9 @@ def evaluate(
             shape or with other classes, or another size where images or network have but one.
     """
     folder = RunFolder.open(path)
-    folder.training()
-    if not folder.model_path.exists():
-        raise InputError(f"{path} has no trained model yet; finish it first with `train --resume {path}`")
+    file = folder.trained_model()
     dataset = dataset or data_of(folder, data_dir)
-    model = load_model(folder.model_path, compile=False)
+    model = load_model(file, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
     what = "sequences" if isinstance(dataset, SequenceDataset) else "images"
     if (shape := dataset.train.signature[0][0]) != expected:
