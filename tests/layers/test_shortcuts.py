@@ -174,7 +174,7 @@ def test_a_shortcut_of_ones_own_that_changes_the_shape_is_given_what_its_constru
             self.strides = strides
 
         def call(self, x, residual):
-            return keras.ops.max_pool(x, self.strides) + residual
+            return keras.ops.max_pool(x, self.strides, self.strides) + residual
 
     unit = ResidualUnit(4, strides=2, placement="original", shortcut=Pooled(), preactivation="none")
     assert tuple(unit(X).shape) == (8, 3, 3, 4)
