@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.analysis.chain import Chain, Link, Pass
-from keras_preact.analysis.propagation import as_float64, loss_gradient
+from keras_preact.analysis.propagation import as_float64, loss_gradient, loss_scale
 from keras_preact.errors import InputError
 
 
@@ -172,7 +172,8 @@ def path_lengths(
     """
     chain, x = Chain.of(model).start(images, training)
     passes = list(chain.passes(x, training))
-    end = loss_gradient(chain, passes[-1][2].output, labels, training)
+    scale = loss_scale(passes[-1][2].output)
+    end = loss_gradient(chain, passes[-1][2].output, labels, training, scale=scale)
     n, rng = len(passes), np.random.default_rng(seed)
     mean_norms = []
     for length in range(n + 1):
@@ -183,11 +184,12 @@ def path_lengths(
                 link, x, terms = passes[k]
                 back = link.branch_gradient if k in through else link.direct_gradient
                 gradient = back(x, terms, gradient, training)
-            norms.append(np.linalg.norm(as_float64(gradient)))
+            norms.append(np.linalg.norm(as_float64(gradient)) / scale)
         mean_norms.append(float(np.mean(norms)))
     paths = [math.comb(n, k) / 2**n for k in range(n + 1)]
     total = sum(p * g for p, g in zip(paths, mean_norms, strict=True))
-    return [PathLength(k, p, g, p * g / total) for k, (p, g) in enumerate(zip(paths, mean_norms, strict=True))]
+    shares = [p * g / total if total else 0.0 for p, g in zip(paths, mean_norms, strict=True)]
+    return [PathLength(k, *entry) for k, entry in enumerate(zip(paths, mean_norms, shares, strict=True))]
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class PathLength:
         length: number of residual branches on the path.
         paths: share of all paths that have this length.
         norm: mean norm of the gradient along one of them.
-        share: of all gradient, that along paths of this length: paths × norm, over the sum.
+        share: of all gradient, that along paths of this length: paths × norm, over the sum. 0 where the loss has none.
     """
 
     length: int

@@ -129,14 +129,15 @@ def gradient_signal(
     """
     chain, x = Chain.of(model).start(images, training)
     passes = list(chain.passes(x, training))
-    gradient = loss_gradient(chain, passes[-1][2].output, labels, training, loss)
+    scale = loss_scale(passes[-1][2].output)
+    gradient = loss_gradient(chain, passes[-1][2].output, labels, training, loss, scale)
     stage, end, direct = passes[-1][0].stage, gradient, gradient
-    signals = [GradientSignal.of("output", stage, gradient, direct, end)]
+    signals = [GradientSignal.of("output", stage, gradient, direct, end, scale)]
     for link, x, terms in reversed(passes):
         if link.stage != stage:
             stage, end, direct = link.stage, gradient, gradient
         gradient, direct = link.gradient(x, gradient, training), link.direct_gradient(x, terms, direct, training)
-        signals.append(GradientSignal.of(link.name, stage, gradient, direct, end))
+        signals.append(GradientSignal.of(link.name, stage, gradient, direct, end, scale))
     return signals[::-1]
 
 
@@ -162,25 +163,39 @@ class GradientSignal:
     through_weights: float
 
     @classmethod
-    def of(cls, unit: str, stage: int, gradient: Any, direct: Any, end: Any) -> GradientSignal:
-        """Return the entry of a unit from ∂E/∂x_l, its direct term, and ∂E/∂x_L."""
+    def of(cls, unit: str, stage: int, gradient: Any, direct: Any, end: Any, scale: float = 1.0) -> GradientSignal:
+        """Return the entry of a unit from ∂E/∂x_l, its direct term, and ∂E/∂x_L, each times `scale`."""
         g, d, last = (as_float64(tensor) for tensor in (gradient, direct, end))
         lengths = float(np.linalg.norm(g) * np.linalg.norm(last))
         cosine = float(np.vdot(g, last)) / lengths if g.shape == last.shape and lengths else None
-        norms = [float(np.linalg.norm(part)) for part in (g, d, g - d)]
+        norms = [float(np.linalg.norm(part)) / scale for part in (g, d, g - d)]
         return cls(unit, stage, norms[0], cosine, norms[1], norms[2])
 
 
+def loss_scale(x: Any) -> float:
+    """Return what to multiply E by while it is differentiated at x.
+
+    That of a mean over many images has values that float16 rounds to zero, the more so in a trained network: they are
+    lifted by as much as Keras's `LossScaleOptimizer` begins with. A power of two changes no digit.
+    """
+    return 2.0**15 if keras.backend.standardize_dtype(x.dtype) == "float16" else 1.0
+
+
 def loss_gradient(
-    chain: Chain, x: Any, labels: Any, training: bool, loss: Callable[[Any, Any], Any] | None = None
+    chain: Chain,
+    x: Any,
+    labels: Any,
+    training: bool,
+    loss: Callable[[Any, Any], Any] | None = None,
+    scale: float = 1.0,
 ) -> Any:
-    """Return ∂E/∂x at the output of the last unit; arguments as in `gradient_signal`."""
+    """Return ∂(scale · E)/∂x at the output of the last unit; the other arguments as in `gradient_signal`."""
     loss = loss or partial(ops.sparse_categorical_crossentropy, from_logits=not chain.gives_probabilities)
 
     def error(x: Any) -> Any:
         return ops.mean(loss(ops.convert_to_tensor(labels), chain.after(x, training)))
 
-    return vjp(error, x, ops.ones((), error(x).dtype))
+    return vjp(error, x, ops.full((), scale, error(x).dtype))
 
 
 def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True) -> list[UnrolledSum]:

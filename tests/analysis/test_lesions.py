@@ -95,6 +95,13 @@ def test_the_paths_sum_to_the_gradient():
     np.testing.assert_allclose(sum(parts), as_float64(link.gradient(x, upstream, True)), rtol=1e-4, atol=1e-8)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_where_the_loss_has_no_gradient_no_path_has_a_share(dtype):
+    model = network(8, dtype=dtype)
+    model.get_layer("logits").kernel.assign(ops.zeros((64, 10)))
+    assert [entry.share for entry in path_lengths(model, X, Y, samples=1)] == [0, 0, 0, 0]
+
+
 def test_without_residuals_the_shortest_path_carries_everything():
     lengths = path_lengths(network(zero_init_residual=True), X, Y, samples=2)
     assert lengths[0].share == 1

@@ -133,6 +133,18 @@ def test_gradients_are_those_of_finite_differences():
         assert signal[k].norm == pytest.approx(np.linalg.norm(keras.ops.convert_to_numpy(gradient)), rel=1e-9)
 
 
+def test_float16_keeps_gradients_below_its_smallest_number():
+    """As those of a trained network are, over many images: a loss that is small stands for both."""
+
+    def loss(labels, logits):
+        return 1e-6 * keras.ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+    model, half = network(8), network(8, dtype="mixed_float16")
+    half.set_weights(model.get_weights())
+    for expected, found in zip(*(gradient_signal(each, X, Y, loss=loss) for each in (model, half)), strict=True):
+        assert (found.norm, found.direct) == pytest.approx((expected.norm, expected.direct), rel=0.02)
+
+
 @pytest.mark.parametrize("rolled", [False, True])
 def test_along_identity_shortcuts_the_gradient_comes_back_unchanged(rolled):
     """Eq. (5): the direct term is ∂E/∂x_L itself, to the bit, at every unit of a stage."""
