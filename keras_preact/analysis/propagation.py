@@ -30,7 +30,7 @@ from keras_preact.layers.shortcuts import ConstantScaling
 
 
 def forward_signal(model: keras.Model | Chain, images: Any, training: bool = True) -> list[ForwardSignal]:
-    """Return norm, mean and variance of x_l and of F(x_l) at every unit, in order.
+    """Return norm, mean and variance of x_l and of F(x_l) at every unit, in order; of sequences without their padding.
 
     Args:
         model: a functional model whose residual units follow one another, rolled or not; or its chain.
@@ -50,19 +50,20 @@ def forward_signal(model: keras.Model | Chain, images: Any, training: bool = Tru
     """
     signals = []
     for link, x, terms in _passes(model, images, training):
-        h, y = as_float64(link.shortcut_term(terms, training)), as_float64(terms.y)
+        h, y = (_unpadded(term, link.mask) for term in (link.shortcut_term(terms, training), terms.y))
         along, beside = np.linalg.norm(h), np.linalg.norm(y - h)
         share = float(along / (along + beside)) if along + beside else 1.0
-        signals.append(ForwardSignal(link.name, link.stage, Moments.of(x), Moments.of(terms.residual), share))
+        moments = [Moments.of(tensor, link.mask) for tensor in (x, terms.residual)]
+        signals.append(ForwardSignal(link.name, link.stage, *moments, share))
     return signals
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of a batch of feature maps.
+    """Of a batch of feature maps, or of sequences.
 
     Attributes:
-        norm: √ of the mean of ‖·‖² over the images.
+        norm: √ of the mean of ‖·‖² over the images or sequences.
         mean: of all values.
         variance: of all values.
     """
@@ -72,10 +73,10 @@ class Moments:
     variance: float
 
     @classmethod
-    def of(cls, tensor: Any) -> Moments:
-        """Return the moments of a tensor (batch, …)."""
-        values = as_float64(tensor)
-        return cls(float(np.sqrt((values**2).sum() / len(values))), float(values.mean()), float(values.var()))
+    def of(cls, tensor: Any, mask: Any = None) -> Moments:
+        """Return the moments of a tensor (batch, …), of its steps alone that a mask (batch, steps) keeps."""
+        values = _unpadded(tensor, mask)
+        return cls(float(np.sqrt((values**2).sum() / len(tensor))), float(values.mean()), float(values.var()))
 
 
 @dataclass(frozen=True)
@@ -420,6 +421,12 @@ def _rows(passes: Iterable[Pass]) -> Iterator[list[Pass]]:
         row = [entry for entry in entries if entry[0].passes_x_on]
         if row:
             yield row
+
+
+def _unpadded(tensor: Any, mask: Any) -> np.ndarray:
+    """Return the values (batch, …), or (steps, …) of all sequences where a mask says which steps are no padding."""
+    values = as_float64(tensor)
+    return values if mask is None else values[ops.convert_to_numpy(mask)]
 
 
 def as_float64(tensor: Any) -> np.ndarray:

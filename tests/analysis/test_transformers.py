@@ -97,6 +97,19 @@ def test_what_is_padding_has_no_gradient_on_others():
     assert np.abs(gradient[X != 0]).max() > 0
 
 
+def test_the_signal_is_that_of_the_words_whatever_stands_for_padding():
+    model = network()
+    before = forward_signal(model, X)
+    x = array(Chain.of(model).start(X, True)[1])
+    assert before[0].x.variance == pytest.approx(x[X != 0].var(), rel=1e-5)
+    assert before[0].x.norm == pytest.approx(np.sqrt((x[X != 0] ** 2).sum() / 6), rel=1e-5)
+    vectors = model.get_layer("embedding").embeddings
+    vectors.assign(np.concatenate([array(vectors)[:1] + 100, array(vectors)[1:]]))
+    for old, new in zip(before, forward_signal(model, X), strict=True):
+        assert (new.x.variance, new.residual.norm) == pytest.approx((old.x.variance, old.residual.norm), rel=1e-5)
+        assert new.identity_share == pytest.approx(old.identity_share, rel=1e-5)
+
+
 def test_signal_lesions_swaps_and_paths():
     model = network()
     signal = forward_signal(model, X)
