@@ -275,7 +275,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    from keras_preact.plots import COLOURS, MARKERS
+    from keras_preact.plots import look
 
     names = {depth: f"start {depth}" for depth in DEPTHS if f"start {depth}" in results["comparisons"]}
     if not names:
@@ -288,8 +288,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         for number, subject in enumerate(subjects):
             points = [(d, statistics.median(v[subject][key])) for d, v in entries.items() if subject in v]
             if len(points) > 1:
-                look = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "markersize": 4}
-                axes.plot(*zip(*points, strict=True), label=subject, **look)
+                axes.plot(*zip(*points, strict=True), label=subject, markersize=4, **look(number))
         axes.set(xlabel="depth (layers)", ylabel=label, xscale="log", yscale="log")
         axes.set_xticks(list(entries), [str(depth) for depth in entries], minor=False)
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

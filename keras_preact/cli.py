@@ -528,7 +528,7 @@ def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
 def _inspect(options: argparse.Namespace) -> None:
     import keras
 
-    from keras_preact.analysis import inspect_model, write_inspection
+    from keras_preact.analysis import Chain, inspect_model, write_inspection
     from keras_preact.console import say
     from keras_preact.training import RunFolder, next_free_folder
     from keras_preact.training.runs import environment
@@ -543,6 +543,7 @@ def _inspect(options: argparse.Namespace) -> None:
     model = _model_to_inspect(options)
     images, labels, shown = _images_for(model, options)
     config, state = _origin(options)
+    config.setdefault("precision", Chain.of(model).links[0].unit.dtype_policy.name)
     found = inspect_model(model, images, labels, shown, state)
     folder = RunFolder.create(options.out or next_free_folder(RUNS, "inspection"))
     page = write_inspection(found, folder.path)

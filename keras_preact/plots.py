@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -39,6 +40,11 @@ def draw(figure: Figure, path: str | Path) -> Path:
     return path
 
 
+def look(number: int) -> dict[str, Any]:
+    """Return colour and marker of a series: a pair of its own for each of 49."""
+    return {"color": COLOURS[number % 7], "marker": MARKERS[(number + number // 7) % 7]}
+
+
 def _figure(alt: str, width: float, height: float, title: str = "") -> Figure:
     figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
     figure.set_label(alt)
@@ -66,7 +72,10 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     >>> alt_text(figure)
     'Error (%) against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
     """
-    ends = [f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" for name, rows in runs.items()]
+    ends = [
+        f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" if rows else f"{name} without an epoch"
+        for name, rows in runs.items()
+    ]
     alt = f"Error ({unit}) against training steps, training dashed, test solid. At the end: {'; '.join(ends)}."
     figure = _figure(alt, 7.0, 4.4)
     axes = figure.add_subplot()
@@ -74,11 +83,12 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     for number, (name, rows) in enumerate(runs.items()):
         steps = [row["step"] for row in rows]
         train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
-        colour, marker = COLOURS[number % 7], MARKERS[number % 7] if len(rows) <= 40 else None
+        colour, marker = look(number).values()
+        marker = marker if len(rows) <= 40 else ""
         axes.plot(steps, train, "--", color=colour, linewidth=1.2, alpha=0.8, label=f"{name}, training")
         axes.plot(steps, test, "-", color=colour, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])
-    top = min(100.0, highest * 1.05 or 1.0) if unit == "%" else highest * 1.05
+    top = min(100.0, highest * 1.05 or 1.0) if unit == "%" else highest * 1.05 or 1.0
     axes.set(xlabel="training steps (mini-batches)", ylabel=f"error ({unit})", ylim=(0, top))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
@@ -147,7 +157,8 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
         title: above the figure.
     """
     signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
-    gradients = {name: [e.norm / gradient[-1].norm for e in gradient] for name, (_, gradient) in profiles.items()}
+    last = {name: gradient[-1].norm or math.nan for name, (_, gradient) in profiles.items()}
+    gradients = {name: [entry.norm / last[name] for entry in gradient] for name, (_, gradient) in profiles.items()}
     ends = [f"{name} {signals[name][-1] / signals[name][0]:.3g} and {gradients[name][0]:.3g}" for name in profiles]
     alt = (
         f"{title + ': ' if title else ''}by depth, variance of the signal and norm of the gradient. The last unit's "
@@ -168,8 +179,8 @@ def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]
     for number, (label, values) in enumerate(series.items()):
         # On a logarithmic axis a zero has no place.
         shown = [value if value > 0 else float("nan") for value in values]
-        style = {"color": COLOURS[number % 7], "marker": MARKERS[number % 7], "markersize": 3, "linewidth": 1.2}
-        axes.plot(xs, shown, label=label, markevery=max(1, len(shown) // 20), **style)
+        every = max(1, len(shown) // 20)
+        axes.plot(xs, shown, label=label, markevery=every, markersize=3, linewidth=1.2, **look(number))
 
 
 def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
@@ -181,15 +192,17 @@ def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
     import numpy as np
 
     norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
-    ratios = [f"{name} {row[0] / row[-1]:.3g}" for name, row in zip(signals, norms, strict=True)]
-    alt = f"Heat map of the gradient's norm by unit. The first unit's norm over the last's: {'; '.join(ratios)}."
+    ratios = [f"{name} {row[0] / (row[-1] or math.nan):.3g}" for name, row in zip(signals, norms, strict=True)]
+    alt = (
+        f"Heat map of the gradient's norm by unit. The first unit's norm over that after the last: {'; '.join(ratios)}."
+    )
     figure = _figure(alt, 8.0, 1.2 + 0.45 * len(signals))
     axes = figure.add_subplot()
     with np.errstate(divide="ignore"):
         edges = (0.5, norms.shape[1] + 0.5, len(norms) - 0.5, -0.5)
         image = axes.imshow(np.log10(norms), aspect="auto", cmap="cividis", interpolation="nearest", extent=edges)
     axes.set_yticks(range(len(signals)), list(signals))
-    axes.set_xlabel("unit l")
+    axes.set_xlabel("unit l (the last: after all units)")
     figure.colorbar(image, label="log₁₀ ‖∂E/∂x_l‖")
     return figure
 
@@ -210,8 +223,7 @@ def lesions_figure(lesions: Sequence[Any]) -> Figure:
     axes = figure.add_subplot()
     for stage in sorted({lesion.stage for lesion in rest}):
         points = [(k, lesion.error) for k, lesion in enumerate(rest, start=1) if lesion.stage == stage]
-        style: dict[str, Any] = {"color": COLOURS[(stage - 1) % 7], "marker": MARKERS[(stage - 1) % 7], "linestyle": ""}
-        axes.plot(*zip(*points, strict=True), label=f"stage {stage}", **style)
+        axes.plot(*zip(*points, strict=True), linestyle="", label=f"stage {stage}", **look(stage - 1))
     axes.axhline(whole.error, color="0.4", linewidth=1, label="whole network")
     axes.set(xlabel="unit left out", ylabel="test error (%)")
     axes.grid(alpha=0.3)
@@ -242,17 +254,18 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
         if where is not None:
             marker = "x" if published.value is None else "D"
             axes.plot([where], [place], marker=marker, color=COLOURS[1], markersize=7, linestyle="", fillstyle="none")
-        if line.median is not None and math.isinf(line.median):
-            axes.annotate("diverged", (1, place), xycoords=("axes fraction", "data"), color=COLOURS[0], ha="right")
-        elif line.median is not None:
-            axes.plot([min(line.errors), max(line.errors)], [place, place], color=COLOURS[0], linewidth=2)
-            axes.plot([line.median], [place], marker="o", color=COLOURS[0], linestyle="")
+        if line.diverged:
+            axes.annotate(line.diverged, (1, place), xycoords=("axes fraction", "data"), color=COLOURS[0], ha="right")
+        if line.ended:
+            axes.plot([line.ended[0], line.ended[-1]], [place, place], color=COLOURS[0], linewidth=2)
+            axes.plot([statistics.median(line.ended)], [place], marker="o", color=COLOURS[0], linestyle="")
     axes.plot([], [], "o", color=COLOURS[0], label="ours, median and range")
     if compares:
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
     if fails_above is not None:
-        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="" if compares else "fails above")
-        if compares:
+        failing = any(line.row.published is not None and line.row.published.value is None for line in lines)
+        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="" if failing else "fails above")
+        if failing:
             axes.plot([], [], "x", color=COLOURS[1], label=f"published: fails (above {fails_above:g} %)")
     axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 66) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
@@ -278,7 +291,7 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
         f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, a panel a row; "
         "grey is the row that it is compared with."
     )
-    down = -(-len(shown) // 3)
+    down = max(1, -(-len(shown) // 3))
     figure = _figure(alt, 10.5, 0.9 + 2.1 * down, title)
     grid = figure.subplots(down, 3, sharex=True, sharey=True, squeeze=False)
     for axes, (name, rows) in zip(grid.flat, shown.items(), strict=False):

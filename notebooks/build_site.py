@@ -121,7 +121,7 @@ def build(folder: Path) -> list[Path]:
         FileExistsError: the folder holds something that is not a site.
     """
     if folder.exists() and any(folder.iterdir()):
-        if not (folder / REFERENCE / "index.html").exists() or (folder / ".git").exists():
+        if not (folder / REFERENCE).exists() or (folder / ".git").exists():
             raise FileExistsError(f"{folder} holds other files; name an empty folder")
         shutil.rmtree(folder)
     every = pages()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import keras
@@ -18,10 +19,12 @@ from harness import StopAfter
 from PIL import Image
 from rich.console import Console
 
+from keras_preact import InputError
 from keras_preact.cli import main
 from keras_preact.interop import load_safetensors
 from keras_preact.training import RunFolder
 
+RESULTS = Path(__file__).parents[1] / "results"
 PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
 
 
@@ -64,7 +67,7 @@ def test_train_then_evaluate_then_info(here, picture_folder, capsys):
     record = RunFolder.open(here / "run").record()
     assert (record["step"], record["config"]["options"]["placement"]) == (6, "original")
     assert main(["evaluate", "run"]) == 0
-    assert f"{record['result']['test_error']:.2f}" in text(capsys)
+    assert text(capsys).count(f"{record['result']['test_error']:.2f}") == 2  # measured, and recorded
     assert main(["info", "run"]) == 0
     assert f"{record['model']['trainable_parameters']:,}" in text(capsys)
 
@@ -95,6 +98,8 @@ def test_info_of_a_named_network(capsys):
     assert main(["info", "cifar_resnet", "--depth", "164"]) == 0
     assert "1,703,258" in text(capsys)
     assert main(["info", "preact_resnet18", "--classes", "7", "--image-size", "64"]) == 0
+    printed = text(capsys)
+    assert "images of 64 × 64 × 3" in printed and "4,615" in printed  # the head: 2 · 512 + 513 · 7
 
 
 def test_info_says_what_another_profile_has_otherwise(capsys):
@@ -148,8 +153,51 @@ def test_reproduce_lists_the_runs_of_another_profile_apart(here, capsys):
         ([], "0 of 10 runs are"),
         (["--profile", "fb_resnet_torch"], "10 of 10 runs are"),
     ):
-        assert main(["reproduce", "table2", "--budget", "cpu", "--list", *options]) == 0
-        assert expected in text(capsys)
+        assert main(["reproduce", "table2", "--budget", "cpu", "--list", "--results", str(RESULTS), *options]) == 0
+        assert re.search(rf"(?m)^{expected}", text(capsys))
+
+
+def test_reproduce_prints_the_table(here, capsys):
+    """Of runs that are kept: nothing is trained."""
+    record = json.loads((RESULTS / "cpu-cifar10-cifar_resnet-32-original-seed0" / "run.json").read_text())
+    assert main(["reproduce", "table2", "--budget", "cpu", "--results", str(RESULTS)]) == 0
+    assert re.search(rf"(?m)^original-110 .*\b{record['result']['test_error']:.2f}\b", text(capsys))
+    assert not (here / "runs").exists()
+
+
+def test_reproduce_initialization_prints_the_gradients(here, capsys, monkeypatch):
+    from keras_preact import experiments
+
+    small = {"depths": (1, 2, 3), "seeds": 2, "dim": 16, "batch": 8}
+    monkeypatch.setattr(experiments, "record_initial_gradients", partial(experiments.record_initial_gradients, **small))
+    assert main(["reproduce", "initialization", "--out", "out"]) == 0
+    assert "pre-norm, 3 blocks" in text(capsys)
+
+
+def test_every_option_of_train_reaches_the_run(here, monkeypatch):
+    configs = []
+
+    def take(config, *arguments, **options):
+        configs.append(config)
+        raise InputError("enough")
+
+    monkeypatch.setattr("keras_preact.training.start", take)
+    train = ["train", "--depth", "26", "--basic", "--shape-change", "option_a", "--profile", "fb_resnet_torch"]
+    train += ["--seed", "7", "--precision", "mixed_bfloat16", "--deterministic", "--distribute", "2"]
+    assert main([*train, "--sync-batch-norm", "--batch-size", "16", "--steps", "3"]) == 2
+    assert main(["train", "--model", "transformer", *TRANSFORMER, "--dropout", "0.2"]) == 2
+    images, words = configs
+    assert (images.seed, images.precision, images.deterministic) == (7, "mixed_bfloat16", True)
+    assert (images.devices, images.sync_batch_norm) == (2, True)
+    assert (images.recipe.batch_size, images.recipe.steps) == (16, 3)
+    assert images.options == {
+        "depth": 26,
+        "placement": "full_preactivation",
+        "bottleneck": False,
+        "shape_change": "option_a",
+        "profile": "fb_resnet_torch",
+    }
+    assert words.options == {"depth": 1, "dim": 8, "heads": 2, "dropout": 0.2}
 
 
 def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):

@@ -42,7 +42,7 @@ def test_layers(tmp_path):
 
 
 def test_analysis(tmp_path):
-    chosen = "finite_differences or comes_back_unchanged or sum_of_residuals or scaled_shortcuts or paths"
+    chosen = "of_the_whole_model or comes_back_unchanged or sum_of_residuals or scaled_shortcuts or paths"
     run_on_jax("tests/analysis", "-k", chosen, tmp_path=tmp_path)
 
 

@@ -17,6 +17,7 @@ from keras_preact.plots import (
     lesions_figure,
     profiles_figure,
     propagation_figure,
+    table_curves_figure,
     table_figure,
     unit_figure,
 )
@@ -86,6 +87,7 @@ def test_profiles_are_drawn_side_by_side(measured):
     figure = profiles_figure(dict.fromkeys("abcdefgh", (forward, gradient)), "units")  # more than there are colours
     left, right = figure.axes
     assert [line.get_label() for line in left.get_lines()] == list("abcdefgh")
+    assert len({(line.get_color(), line.get_marker()) for line in left.get_lines()}) == 8
     assert list(left.get_lines()[0].get_ydata()) == [entry.x.variance for entry in forward]
     assert right.get_lines()[0].get_ydata()[-1] == 1
     assert f"b {forward[-1].x.variance / forward[0].x.variance:.3g}" in alt_text(figure)
@@ -107,6 +109,12 @@ def test_the_lesions_stand_against_the_whole(measured):
     assert f"Whole network {lesions[0].error:.1f} percent" in alt_text(figure)
 
 
+def test_a_run_without_an_epoch_is_named_and_not_drawn():
+    figure = curves_figure({"diverged at once": []})
+    assert "diverged at once without an epoch" in alt_text(figure)
+    assert len(table_curves_figure({}, {}).axes) == 3
+
+
 # ---- tables and units ---------------------------------------------------------------------------------------------
 
 
@@ -120,6 +128,9 @@ def test_a_table_shows_ours_and_the_published_value():
     assert ("D", [6.61]) in points and ("o", [8.0]) in points and ("x", [20.0]) in points
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
     assert alt_text(table_figure(lines, "a table")).startswith("a table: 1 of 2 rows run")
+    for shown, words in ((lines, "published: fails (above 20 %)"), (lines[:1], "fails above")):
+        labels = [text.get_text() for text in table_figure(shown, fails_above=20.0).legends[0].get_texts()]
+        assert labels == ["ours, median and range", "published (the paper's network)", words][: len(labels)]
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

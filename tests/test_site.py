@@ -28,7 +28,11 @@ REPORT = """<script>window.onload = () => { document.body.dataset.report = JSON.
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("build") / "site"
+    (folder / REFERENCE).parent.mkdir(parents=True)
+    (folder / REFERENCE).write_text("of a site that was built before")
+    (folder / "old.html").write_text("a page that there is no more")
     build(folder)
+    assert not (folder / "old.html").exists()
     return folder
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.preactivation import PreActivation
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import ConstantScaling, ConvShortcut, DropoutShortcut
 from keras_preact.layers.stack import UnitStack
-from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.resnet import units_in
 from keras_preact.models.rolling import check_functional, is_functional
 
@@ -258,7 +258,7 @@ def _judge_unit(found: _Sum, unit: ResidualLayer, before: list[Any] | None) -> U
         faults.append(f"scaled shortcut: {type(shortcut).__name__}")
     if unit.shares_preactivation and unit.first and not unit.changes_shape and before is not None:
         faults.append(f"activated shortcut: {_names(unit.first)} stand before the split; give it the sum itself")
-    if unit.placement.after_addition:
+    if unit.last:
         faults.append(f"after the addition: {_words(unit)}; f is not the identity")
     names = () if shortcut.keeps_identity else (type(shortcut).__name__,)
     return UnitPath(found.name, tuple(map(_name, before or [])), names, tuple(faults), found.copies)
@@ -266,10 +266,8 @@ def _judge_unit(found: _Sum, unit: ResidualLayer, before: list[Any] | None) -> U
 
 def _words(unit: ResidualLayer) -> str:
     """Return what stands after the addition, by Keras's names: a `PreActivation` is two layers of those."""
-    if not isinstance(unit, ResidualUnit):
-        return _names(unit.last)
-    words = {"norm": "BatchNormalization", "relu": "ReLU"}
-    return ", ".join(words[operation] for operation in unit.placement.after_addition)
+    words = "BatchNormalization, ReLU"
+    return ", ".join(words if isinstance(layer, PreActivation) else _name(layer) for layer in unit.last)
 
 
 def kinds(operations: Iterable[Any]) -> set[str]:

@@ -7,6 +7,7 @@ import dataclasses
 import html
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -54,22 +55,25 @@ class Inspection:
 
     @property
     def unrolled_error(self) -> float:
-        """The greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage."""
-        return max((entry.error for entry in self.sums), default=0.0)
+        """The greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage; NaN where no unit passes x_l on."""
+        return max((entry.error for entry in self.sums), default=math.nan)
 
     @property
     def gradient_ratio(self) -> float:
-        """‖∂E/∂x_l‖ at the first unit over that at the output of the last."""
-        return self.gradient[0].norm / self.gradient[-1].norm
+        """‖∂E/∂x_l‖ at the first unit over that at the output of the last; NaN where that is 0."""
+        return self.gradient[0].norm / (self.gradient[-1].norm or math.nan)
 
     @property
     def direct_ratio(self) -> float:
-        """Norm of the first term of Eq. (5) at the last stage's second unit over ‖∂E/∂x_L‖: 1 along an identity path.
+        """Norm of the first term of Eq. (5) at the last stage over ‖∂E/∂x_L‖: 1 along an identity path.
 
-        The first unit changes the shape, and is no part of the equation.
+        At the first of its units that passes x_l on: one that changes the shape is no part of the equation. NaN where
+        there is none, or no gradient.
         """
-        stage = [entry for entry in self.gradient if entry.stage == self.gradient[-1].stage]
-        return stage[min(1, len(stage) - 1)].direct / stage[-1].norm
+        end = self.gradient[-1]
+        passing = {entry.unit for entry in self.sums if entry.stage == end.stage}
+        directs = (entry.direct for entry in self.gradient if entry.unit in passing)
+        return next(directs, math.nan) / (end.norm or math.nan)
 
 
 def inspect_model(
@@ -162,7 +166,9 @@ def _page(found: Inspection) -> str:
     sentences = [
         f"The network is {found.state}. Shown to it: {found.images}. "
         "Batch norm used their statistics, except where units are left out.",
-        f"Eq. (4), x_L = x_l + ΣF, holds within each stage but for {found.unrolled_error:.2g} of ‖x_L‖ at most.",
+        f"Eq. (4), x_L = x_l + ΣF, holds within each stage but for {found.unrolled_error:.2g} of ‖x_L‖ at most."
+        if found.sums
+        else "No unit passes x on: Eq. (4) says nothing here.",
         "No unit ends in a ReLU."
         if dead is None
         else f"The ReLU after the addition sets up to {100 * dead:.0f} % of a unit's output to zero.",

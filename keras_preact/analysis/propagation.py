@@ -53,8 +53,8 @@ def forward_signal(model: keras.Model | Chain, images: Any, training: bool = Tru
         h, y = (_unpadded(term, link.mask) for term in (link.shortcut_term(terms, training), terms.y))
         along, beside = np.linalg.norm(h), np.linalg.norm(y - h)
         share = float(along / (along + beside)) if along + beside else 1.0
-        moments = [Moments.of(tensor, link.mask) for tensor in (x, terms.residual)]
-        signals.append(ForwardSignal(link.name, link.stage, *moments, share))
+        before, residual = Moments.of(x, link.mask), Moments.of(terms.residual, link.mask)
+        signals.append(ForwardSignal(link.name, link.stage, before, residual, share))
     return signals
 
 

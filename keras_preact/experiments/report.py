@@ -49,10 +49,26 @@ class Line:
         """Our median with its spread, in words."""
         if self.median is None:
             return "not run"
-        if math.isinf(self.median):
-            return "diverged, fails" if judges else "diverged"
-        spread = f" ({min(self.errors):.2f} to {max(self.errors):.2f})" if len(self.errors) > 1 else ""
-        return f"{self.median:.2f}{spread}" + (", fails" if judges and self.median > self.fails_above else "")
+        ended = self.ended
+        words = [f"{statistics.median(ended):.2f}"] if ended else []
+        if len(ended) > 1:
+            words[0] += f" ({ended[0]:.2f} to {ended[-1]:.2f})"
+        if self.diverged:
+            words.append(self.diverged)
+        if judges and (self.median > self.fails_above or math.isinf(self.median)):
+            words.append("fails")
+        return ", ".join(words)
+
+    @property
+    def ended(self) -> list[float]:
+        """The errors of the runs that did not diverge, the smallest first."""
+        return sorted(filter(math.isfinite, self.errors))
+
+    @property
+    def diverged(self) -> str:
+        """How many runs diverged, in words."""
+        lost, runs = len(self.errors) - len(self.ended), len(self.errors)
+        return "" if not lost else "diverged" if lost == runs else f"{lost} of {runs} diverged"
 
     @property
     def difference(self) -> str:
@@ -233,6 +249,7 @@ def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
     if not runs:
         return []
     found = {run.path.name: read_inspection(run.path) for run in runs}
+    # Older inspections do not say theirs: it was float32.
     precisions = {run.path.name: run.record()["config"].get("precision", "float32") for run in runs}
     rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
     for name, entry in found.items():
@@ -284,7 +301,12 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
 
 
 def _limit(found: Sequence[Line]) -> float | None:
-    """Return where failing begins: for our runs or, where none is judged, for the published ones."""
+    """Return where failing begins: for our runs or, where none is judged, for the published ones.
+
+    Not for a table of several data sets: the paper says it of CIFAR-10.
+    """
+    if len({line.row.dataset for line in found}) > 1:
+        return None
     if limits := [line.fails_above for line in found if math.isfinite(line.fails_above)]:
         return limits[0]
     return paper.FAILS_ABOVE if any(line.row.published == paper.FAILS for line in found) else None

@@ -134,7 +134,8 @@ def run_missing(
         Interrupted: a signal asked to stop; the same call goes on from there.
     """
     missing = [job for job in jobs if job.run is None]
-    seconds = [float(job.run.record["seconds"]) for job in jobs if job.run is not None]
+    ended = [job.run.record for job in jobs if job.run is not None]
+    seconds = [float(record["seconds"]) for record in ended if "diverged" not in record]  # which was over too soon
     for number, job in enumerate(missing):
         if _has_ended(job):
             continue

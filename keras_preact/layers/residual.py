@@ -70,7 +70,7 @@ class ResidualLayer(keras.layers.Layer):
         return (
             self.shortcut.keeps_identity
             and not (self.changes_shape or (self.shares_preactivation and self.first))
-            and self.placement.identity_after_addition
+            and not self.last
         )
 
     def residual_layers(self) -> dict[str, ResidualLayer]:

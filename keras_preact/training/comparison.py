@@ -90,8 +90,9 @@ def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
         for name, run in runs.items():
             with open(run.metrics_path, newline="", encoding="utf-8") as rows:
                 writer.writerows([name, *row] for row in list(csv.reader(rows))[1:])
-    draw_curves({name: run.metrics() for name, run in runs.items()}, folder.curves_path)
     records = {name: run.record() for name, run in runs.items()}
+    unit = next(iter(records.values()))["data"].get("unit", "%")
+    draw_curves({name: run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
     folder.update_record(
         status="finished",
         results={name: record["result"] for name, record in records.items()},

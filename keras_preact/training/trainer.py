@@ -660,7 +660,10 @@ def _fit(
         folder.update_record(status="interrupted")
         raise
     except Diverged as fault:
-        folder.update_record(status="diverged", diverged={"step": fault.step, "examples": fault.examples})
+        seconds = round(recorder.seconds, 1)
+        folder.update_record(
+            status="diverged", diverged={"step": fault.step, "examples": fault.examples}, seconds=seconds
+        )
         raise
     except (RuntimeError, ValueError) as error:
         if process()[1] == 1:

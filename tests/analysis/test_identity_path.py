@@ -40,6 +40,8 @@ def test_a_folded_network_passes_too_read_from_its_graph():
     [
         ({"placement": "original"}, "after the addition: ReLU"),
         ({"placement": "bn_after_addition"}, "after the addition: BatchNormalization, ReLU"),
+        ({"placement": "bn_after_addition", "normalization": "group"}, "after the addition: GroupNormalization, ReLU"),
+        ({"placement": "bn_after_addition", "normalization": "none"}, "after the addition: ReLU;"),
         ({"shortcut": "constant_scaling"}, "the factor is 0.5"),
         ({"shortcut": "exclusive_gating"}, "scaled shortcut: ExclusiveGating"),
         ({"shortcut": "shortcut_only_gating"}, "scaled shortcut: ShortcutOnlyGating"),

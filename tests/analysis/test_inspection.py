@@ -1,6 +1,8 @@
 """The report of a network holds what was measured, and nothing of this machine."""
 
+import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.analysis import dead_fraction, forward_signal, inspect_model, read_inspection, write_inspection
 from keras_preact.models import cifar_resnet
+from keras_preact.plots import profiles_figure
 
 X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
 Y = np.arange(4)
@@ -42,6 +45,16 @@ def test_ratios_of_an_inspection_are_those_of_the_paper():
     ]
     assert inspections[0].direct_ratio == 1 and inspections[1].direct_ratio < 0.9
     assert inspections[0].unrolled_error < 1e-6 and inspections[1].unrolled_error > 0.1
+
+
+def test_where_every_unit_changes_the_shape_nothing_is_said_of_the_path(tmp_path):
+    """With one unit a stage; and one class has no gradient: its softmax is 1, whatever the logit."""
+    found = inspect_model(cifar_resnet(8, "original", input_shape=(16, 16, 3), classes=1), X, 0 * Y, "noise")
+    found = dataclasses.replace(found, sums=[entry for entry in found.sums if entry.stage == 3])
+    assert all(map(math.isnan, (found.direct_ratio, found.unrolled_error, found.gradient_ratio)))
+    text = write_inspection(found, tmp_path / "report").read_text()
+    assert "No unit passes x on" in text and "holds within each stage" not in text
+    profiles_figure({"net": (found.forward, found.gradient)})
 
 
 def test_an_inspection_that_cannot_be_read(tmp_path):

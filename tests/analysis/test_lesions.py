@@ -6,8 +6,9 @@ from harness import disturb
 from keras import ops
 
 from keras_preact import InputError
-from keras_preact.analysis import Chain, leave_out, path_lengths, swap
+from keras_preact.analysis import Chain, leave_out, lesions, path_lengths, swap
 from keras_preact.analysis.lesions import _each_left_out
+from keras_preact.analysis.lesions import _run as run
 from keras_preact.analysis.propagation import as_float64
 from keras_preact.models import cifar_resnet
 
@@ -62,13 +63,16 @@ def test_labels_in_a_column_are_taken_and_others_refused():
         leave_out(model, X, labels[:-1])
 
 
-def test_swaps_keep_to_units_of_one_shape():
+def test_swaps_keep_to_units_of_one_shape(monkeypatch):
+    orders = []
+    monkeypatch.setattr(lesions, "_run", lambda links, x: orders.append([link.name for link in links]) or run(links, x))
     model = network(26)
     disturb(model)
     labels = np.argmax(model.predict(X, verbose=0), 1)
     swapped = swap(model, X, labels, swaps=[0, 1, 20])
     assert swapped[0].error == 0 and swapped[0].order_kept == 1
     assert swapped[1].order_kept < 1
+    assert orders[1] != orders[0] == sorted(orders[1])
     with pytest.raises(InputError, match="nothing to swap"):
         swap(network(8), X, Y)
 

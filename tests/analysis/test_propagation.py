@@ -211,6 +211,8 @@ def test_the_variance_grows_with_depth_in_pre_activation_nets():
 def test_the_identity_share_is_that_of_the_norms():
     signal = forward_signal(network(8, shortcut="constant_scaling(shortcut=0, residual=1)"), X)
     assert signal[0].identity_share == 0
+    entry = forward_signal(network(14), X)[1]
+    assert entry.identity_share == pytest.approx(entry.x.norm / (entry.x.norm + entry.residual.norm), rel=1e-4)
 
 
 # ---- Eq. (4), (7), (8) --------------------------------------------------------------------------------------------

@@ -110,6 +110,12 @@ def test_the_signal_is_that_of_the_words_whatever_stands_for_padding():
         assert new.identity_share == pytest.approx(old.identity_share, rel=1e-5)
 
 
+def test_post_norm_without_a_norm_keeps_the_identity_and_the_linter_agrees():
+    model = network("post_norm", normalization="none")
+    assert check_identity_path(model).is_clear
+    assert all(link.unit.keeps_identity for link in Chain.of(model).links)
+
+
 def test_signal_lesions_swaps_and_paths():
     model = network()
     signal = forward_signal(model, X)

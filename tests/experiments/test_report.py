@@ -21,6 +21,7 @@ from keras_preact.experiments import (
 from keras_preact.experiments.report import UNTOLD
 from keras_preact.experiments.store import identity
 from keras_preact.paper import FAILS, Published
+from keras_preact.plots import table_figure
 from keras_preact.training import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -35,6 +36,16 @@ def test_median_spread_and_difference():
     assert cells(several, BUDGETS["cpu"]) == ["a row", "ResNet-32", "6.61", "7.00 (6.00 to 9.00)", "3", "+0.39", ""]
     assert cells(line((), FAILS), BUDGETS["cpu"])[2:] == ["fails", "not run", "0", "", ""]
     assert line((5.0,), FAILS).difference == ""
+
+
+def test_a_seed_that_diverged_is_counted_and_hides_no_other():
+    """The median is over all of them; the spread, over those that have an error."""
+    assert line((6.5, math.inf, 6.9)).ours(judges=True) == "6.70 (6.50 to 6.90), 1 of 3 diverged"
+    assert line((7.0, math.inf)).ours(judges=True) == "7.00, 1 of 2 diverged, fails"
+    assert line((math.inf, math.inf)).ours(judges=False) == "diverged"
+    axes = table_figure([line((6.5, math.inf, 6.9))]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["1 of 3 diverged"]
+    assert [6.5, 6.9] in [list(drawn.get_xdata()) for drawn in axes.get_lines()]
 
 
 def test_failing_is_an_error_above_20_percent_after_the_whole_schedule_on_cifar_10(tmp_path):

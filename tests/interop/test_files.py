@@ -3,6 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from harness import disturb
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
@@ -20,6 +21,7 @@ def values(model):
 
 def test_weights_come_back_to_the_bit(path):
     saved, loaded = cifar_resnet(8), cifar_resnet(8)
+    disturb(saved)
     save_safetensors(saved, path)
     load_safetensors(loaded, path)
     assert all(np.array_equal(a, b) for a, b in zip(values(saved), values(loaded), strict=True))
@@ -27,6 +29,7 @@ def test_weights_come_back_to_the_bit(path):
 
 def test_half_precision_is_half_the_size_and_rounds(path, tmp_path):
     saved, loaded = cifar_resnet(8), cifar_resnet(8)
+    disturb(saved)
     save_safetensors(saved, path)
     save_safetensors(saved, tmp_path / "half.safetensors", "float16")
     assert 0.5 <= (tmp_path / "half.safetensors").stat().st_size / path.stat().st_size < 0.6

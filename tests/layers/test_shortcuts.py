@@ -73,9 +73,9 @@ def test_shortcut_only_gating_is_its_equation():
 
 @pytest.mark.parametrize("bias", [0.0, -6.0])
 def test_gates_start_at_the_sigmoid_of_their_bias(bias):
-    layer = ShortcutOnlyGating(gate_bias=bias)
-    y = array(layer(np.zeros_like(X) + 1e-30, F))
-    np.testing.assert_allclose(y, F, atol=1e-6)
+    layer = ExclusiveGating(gate_bias=bias)
+    y = array(layer(np.zeros_like(X), F))
+    np.testing.assert_allclose(y, F / (1 + np.exp(-bias)), rtol=1e-4, atol=1e-6)
     assert array(layer.gate.bias).tolist() == [bias] * 4
 
 

@@ -86,7 +86,7 @@ def test_altered_bytes_of_the_archives_directory_are_passed_over_too(tmp_path):
     entry = whole.index(b"PK\x01\x02")
     for offset, value in ((8, 1), (10, 99), (6, 255)):  # flags, method, version needed
         newest.write_bytes(whole[: entry + offset] + bytes([value]) + whole[entry + offset + 1 :])
-        assert checkpoint.restore() in (1, 2)
+        assert checkpoint.restore() == 1
 
 
 def test_where_none_can_be_read_it_says_so(tmp_path):

@@ -55,6 +55,9 @@ def test_what_a_run_leaves(whole):
     assert record["seconds"] > 0
     assert record["environment"]["versions"]["keras"] == keras.__version__
     assert [row["step"] for row in whole.metrics()] == [6, 12, 14]
+    rate = RECIPE.schedule.to_keras(RECIPE.steps)
+    rates = [float(keras.ops.convert_to_numpy(rate(step - 1))) for step in (6, 12, 14)]
+    assert [row["learning_rate"] for row in whole.metrics()] == pytest.approx(rates, rel=1e-5)
     assert record["result"]["test_error"] == whole.metrics()[-1]["test_error"]
     assert whole.curves_path.read_bytes()[:4] == b"\x89PNG"
     has_tensorflow = importlib.util.find_spec("tensorflow") is not None  # TensorFlow writes TensorBoard's files
@@ -307,7 +310,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_step_batch_and_checkpoi
     folder = RunFolder.open(tmp_path / "run")
     record = folder.record()
     order = tiny_dataset.train.train_batches(RECIPE.batch_size, CONFIG.seed)
-    assert record["status"] == "diverged" and record["diverged"]["step"] == 9
+    assert record["status"] == "diverged" and record["diverged"]["step"] == 9 and record["seconds"] > 0
     assert record["diverged"]["examples"] == order.indices(8).tolist()
     assert [row["step"] for row in folder.metrics()] == [6] and not folder.model_path.exists()
     assert resume(tmp_path / "run", dataset=tiny_dataset).record()["status"] == "finished"  # from the good state
@@ -354,7 +357,8 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_weights(
             kills += 1
             arguments = ["--resume", str(run)]
         if (run / "run.json").exists() and RunFolder.open(run).record()["status"] == "finished":
-            run.rename(tmp_path / f"ended-{kills}")  # it was faster than the kills: it must be equal, and again
+            ended = len(list(tmp_path.glob("ended-*")))
+            run.rename(tmp_path / f"ended-{ended}")  # it was faster than the kills: it must be equal, and again
             arguments = [*options, "--out", str(run)]
     if run.exists():
         subprocess.run([*command, "--resume", str(run)], check=True, capture_output=True)
