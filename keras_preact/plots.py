@@ -83,8 +83,8 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     for number, (name, rows) in enumerate(runs.items()):
         steps = [row["step"] for row in rows]
         train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
-        colour, marker = look(number).values()
-        marker = marker if len(rows) <= 40 else ""
+        style = look(number)
+        colour, marker = style["color"], style["marker"] if len(rows) <= 40 else ""
         axes.plot(steps, train, "--", color=colour, linewidth=1.2, alpha=0.8, label=f"{name}, training")
         axes.plot(steps, test, "-", color=colour, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])

@@ -39,7 +39,7 @@ def test_median_spread_and_difference():
 
 
 def test_a_seed_that_diverged_is_counted_and_hides_no_other():
-    """The median is over all of them; the spread, over those that have an error."""
+    """Median and spread are of those that have an error; whether the row fails, the median of all tells."""
     assert line((6.5, math.inf, 6.9)).ours(judges=True) == "6.70 (6.50 to 6.90), 1 of 3 diverged"
     assert line((7.0, math.inf)).ours(judges=True) == "7.00, 1 of 2 diverged, fails"
     assert line((math.inf, math.inf)).ours(judges=False) == "diverged"
