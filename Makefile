@@ -29,6 +29,7 @@ NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbv
 
 demo: $(VENV)/installed
 	$(BIN)/keras-preact demo
+	@echo "the command keras-preact is in $(BIN): . $(BIN)/activate"
 
 test: $(VENV)/installed-tests
 	$(BIN)/ruff check .
@@ -58,8 +59,8 @@ notebooks: $(VENV)/installed-tests
 	$(BIN)/python tests/test_notebooks.py
 
 $(VENV)/bin/python:
-	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 10))" \
-	  || { echo "keras_preact needs Python 3.10 or newer; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c "import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))" \
+	  || { echo "keras_preact needs Python 3.10 to 3.13, for which there is TensorFlow; name one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@# The pip of 2023 that Python 3.10 and 3.11 bring along needs more than ten minutes to choose versions; today's, seconds.
 	$(PIP) --upgrade pip

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
 
     evaluate = commands.add_parser("evaluate", help="measure the test error of a run again")
     evaluate.add_argument("folder", type=Path, metavar="RUN")
-    evaluate.add_argument("--data-dir", help="where the run's data are, if they have moved")
+    evaluate.add_argument("--data-dir", type=_place, help="where the run's data are, if they have moved")
     evaluate.add_argument("--image-size", type=int, help="pixels of the test images' crop, as 320 (default: the run's)")
     evaluate.add_argument("--short-side", type=int, help="pixels of their short side before the crop")
     evaluate.set_defaults(run=_evaluate)
@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows by name (default: all of the budget)")
     reproduce.add_argument("--seeds", type=int, default=1, help="runs a row (default: 1)")
     reproduce.add_argument("--precision", help="as in train")
-    reproduce.add_argument("--data-dir", help="tensorflow-datasets' data_dir")
+    reproduce.add_argument("--data-dir", type=_place, help="tensorflow-datasets' data_dir")
     reproduce.add_argument(
         "--out", type=Path, default=RUNS / "reproduce", help="folder of the runs (default: %(default)s)"
     )
@@ -130,7 +130,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("model", metavar="MODEL", help="a network's name, a .keras file or a run folder")
     _add_network_options(inspect, with_name=False)
     inspect.add_argument("--images", type=int, default=64, help="number of images to show it (default: 64)")
-    inspect.add_argument("--data-dir", help="where a run's data are, if they have moved")
+    inspect.add_argument("--data-dir", type=_place, help="where a run's data are, if they have moved")
     inspect.add_argument("--out", type=Path, help="folder of the report (default: the next free runs/inspection-NNN)")
     inspect.set_defaults(run=_inspect)
 
@@ -141,7 +141,14 @@ def parser() -> argparse.ArgumentParser:
     info.add_argument("--image-size", type=int, help="pixels")
     info.add_argument("--against", metavar="PROFILE", help="say how that profile's network differs")
     info.set_defaults(run=_info)
+    for command in commands.choices.values():  # after the command too, as one writes what one adds
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     return main_parser
+
+
+def _place(path: str) -> str:
+    """Return the path of data in full: a run notes it, and may be resumed in another folder than it was begun in."""
+    return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
 def _add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> None:
@@ -175,8 +182,10 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
         help="bundled (default), folder, or a tensorflow-datasets name such as cifar10; "
         "sequences: reviews (a Transformer's default), characters, weather",
     )
-    group.add_argument("--data-dir", help="folder of class folders, or tensorflow-datasets' data_dir")
-    group.add_argument("--image-size", type=int, help="pixels, where the images differ in size")
+    group.add_argument("--data-dir", type=_place, help="folder of class folders, or tensorflow-datasets' data_dir")
+    group.add_argument(
+        "--image-size", type=int, help="pixels, where the images differ in size (default of a folder: 32)"
+    )
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on the images of these classes alone")
     group.add_argument(
         "--skip-corrupt",
@@ -213,7 +222,8 @@ def _say_comparison(folder: Any) -> None:
     """Print the results of several networks trained alike."""
     from keras_preact.console import console, say, table
 
-    records = {name: folder.open(folder.path / name).record() for name in folder.record()["runs"]}
+    runs = {name: folder.open(folder.path / name) for name in folder.record()["runs"]}
+    records = {name: run.record() for name, run in runs.items()}
     rows = [
         [
             name.replace("_", " "),
@@ -222,9 +232,9 @@ def _say_comparison(folder: Any) -> None:
         ]
         for name, record in records.items()
     ]
-    about = next(iter(records.values()))
+    first, about = next(iter(runs.values())), next(iter(records.values()))
     data, depth = about["data"], about["config"]["options"].get("depth")
-    unit, of = data.get("unit", "%"), "sequences" if "task" in data else "images"
+    unit, of = first.unit(), "sequences" if "task" in data else "images"
     heads = [
         "" if depth is None else f"{depth} layers",
         f"training error {unit}",
@@ -239,7 +249,7 @@ def _say_comparison(folder: Any) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
-    from keras_preact.training import RunFolder, next_free_folder, resume, resume_comparison, start
+    from keras_preact.training import RunFolder, resume, resume_comparison
     from keras_preact.training.distribute import is_first, join, together
 
     if options.resume is not None:
@@ -263,13 +273,12 @@ def _train(options: argparse.Namespace) -> None:
         if skipped := getattr(dataset, "skipped", ()):
             shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
             say(f"Left out, because they cannot be read: {len(skipped)} images ({shown}).")
-        out = options.out or next_free_folder(RUNS, config.label)
-        folder = start(config, out, dataset=dataset, callbacks=_progress(config.label, config))
+        folder = _started(config, dataset, options.out)
     if not is_first():
         return  # the first process says it
     record = folder.record()
     result = record["result"]
-    unit = record["data"].get("unit", "%")
+    unit = folder.unit()
     columns = ["", f"training error {unit}", f"test error {unit}", "seconds"]
     row = [record["model"]["name"], *(f"{result[k]:.2f}" for k in ("train_error", "test_error"))]
     console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
@@ -278,14 +287,29 @@ def _train(options: argparse.Namespace) -> None:
     say(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
 
 
+def _started(config: Any, dataset: Any, out: Path | None) -> Any:
+    """Train into a new folder: the one named, or the next free one, if no other process has taken it meanwhile."""
+    from keras_preact.training import next_free_folder, start
+    from keras_preact.training.runs import Taken
+
+    while True:
+        try:
+            free = out or next_free_folder(RUNS, config.label)
+            return start(config, free, dataset=dataset, callbacks=_progress(config.label, config))
+        except Taken:
+            if out is not None:
+                raise
+
+
 def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the configuration that the options ask for, and the data, which it needs to count epochs."""
     import dataclasses
 
-    from keras_preact.models import TRANSFORMERS
+    from keras_preact.models import TRANSFORMERS, get_network
     from keras_preact.training import RunConfig, default_precision, get_recipe
 
     network = (options.model or "cifar_resnet").replace("-", "_")
+    get_network(network)  # a name that is none is refused before its options and its data are looked at
     name = options.dataset or ("reviews" if network in TRANSFORMERS else "bundled")
     usual = "adam" if network in TRANSFORMERS else "demo" if name == "bundled" else "short"
     recipe = get_recipe(options.recipe or usual)
@@ -365,7 +389,7 @@ def _evaluate(options: argparse.Namespace) -> None:
             run.path, data_dir=options.data_dir, image_size=options.image_size, short_side=options.short_side
         )
         recorded = run.record()["result"]["test_error"]
-        unit = run.record()["data"].get("unit", "%")
+        unit = run.unit()
         rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
     console.print(table(["", f"test error {unit}, now", "when trained"], rows))
 
@@ -385,6 +409,7 @@ def _reproduce(options: argparse.Namespace) -> None:
     )
 
     if options.table == "initialization":
+        _refuse_for_initialization(options)
         _initialization(options)
         return
     name = check_choice("table", options.table, [*EXPERIMENTS, "initialization", "all"])
@@ -394,6 +419,8 @@ def _reproduce(options: argparse.Namespace) -> None:
     experiments = (
         [e for e in EXPERIMENTS.values() if any(map(budget.holds, e.rows))] if name == "all" else [EXPERIMENTS[name]]
     )
+    if not options.results.is_dir():
+        say(f"There is no folder {options.results} here, so that no kept run is known; name it by --results.")
     jobs = _jobs(options, experiments, budget)
     if options.list or options.cost:
         _list(options, jobs)
@@ -449,6 +476,13 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]]) -> None:
     if options.cost and missing:
         total = sum(cost for cost in seconds if cost is not None)
         say(f"From their first step they would take {duration(total)} on this machine, timed just now.")
+
+
+def _refuse_for_initialization(options: argparse.Namespace) -> None:
+    usual = parser().parse_args(["reproduce", "initialization"])
+    for key in ("budget", "profile", "rows", "seeds", "precision", "data_dir", "list", "cost", "results"):
+        if getattr(options, key) != getattr(usual, key):
+            raise InputError(f"initialization trains nothing, and takes minutes; leave out --{key.replace('_', '-')}")
 
 
 def _initialization(options: argparse.Namespace) -> None:
@@ -553,11 +587,10 @@ def _inspect(options: argparse.Namespace) -> None:
 
 def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Return what a model to inspect was made of, and how far it is trained, in words."""
-    from keras_preact.models import NETWORKS
     from keras_preact.training import RunConfig, RunFolder
 
-    path = Path(options.model)
-    if options.model in NETWORKS or not path.exists():
+    path = _saved(options.model)
+    if path is None:
         return {"network": options.model, "options": _network_options(options.model, options)}, "at initialization"
     if not path.is_dir():
         return {"file": path.name}, f"as saved in {path.name}"
@@ -576,11 +609,12 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
     from keras_preact.training.trainer import data_of
 
     shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
-    if Path(options.model).is_dir():
-        data = data_of(RunFolder.open(options.model), options.data_dir)
+    path = _saved(options.model)
+    if path is not None and path.is_dir():
+        data = data_of(RunFolder.open(path), options.data_dir)
         if data.task == "forecast":
             raise InputError(f"{options.model} forecasts numbers; inspect tells classes apart: take a classification")
-        images, labels = data.test.batch(np.arange(min(count, len(data.test))))
+        images, labels = map(np.asarray, next(iter(data.test.test_batches(count))))
         what = "images" if len(shape) == 3 else "sequences"
         return images, labels, f"{len(labels)} test {what} of {data.name}"
     if len(shape) == 1:
@@ -602,8 +636,12 @@ def _export(options: argparse.Namespace) -> None:
     from keras_preact.console import say
     from keras_preact.interop import export_model, save_safetensors
 
-    if not Path(options.model).exists():
-        raise InputError(f"there is no run folder or file {options.model}; train one with `keras-preact train`")
+    if _saved(options.model) is None:
+        there = Path(options.model).exists()
+        remedy = f"give ./{options.model}" if there else "train one with `keras-preact train`"
+        raise InputError(f"there is no run folder or file {options.model}; {remedy}")
+    if options.file.exists():
+        raise InputError(f"{options.file} exists already and is not overwritten; name another")
     model = _model_to_inspect(options)
     if options.file.suffix == ".safetensors":
         save_safetensors(model, options.file, options.dtype or "float32")
@@ -615,6 +653,14 @@ def _export(options: argparse.Namespace) -> None:
     say(f"{options.file}: {model.name}; its output differs from Keras's by {difference:.0e} of the largest, at most")
 
 
+def _saved(model: str) -> Path | None:
+    """Return the run folder or file that is meant, if one is: a network's name means that network, ./name a file."""
+    from keras_preact.models import NETWORKS
+
+    path = Path(model)
+    return path if model not in NETWORKS and path.exists() else None
+
+
 def _as_known(model: str) -> str:
     """Return the name of a network as it is known, where it was written with hyphens; a path as it is."""
     from keras_preact.models import NETWORKS
@@ -624,22 +670,28 @@ def _as_known(model: str) -> str:
 
 
 def _model_to_inspect(options: argparse.Namespace) -> Any:
-    from keras_preact.models import NETWORKS, TRANSFORMERS, Classification, Patches, get_network, load_model
+    from keras_preact.models import TRANSFORMERS, Classification, Patches, get_network, load_model
     from keras_preact.training import RunFolder
 
-    path = Path(options.model)
-    if options.model not in NETWORKS and path.exists():
+    size, classes = getattr(options, "image_size", None), getattr(options, "classes", None)
+    if (path := _saved(options.model)) is not None:
+        for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):
+            if getattr(options, key, None) is not None:
+                raise InputError(f"{path} is built already; leave out --{key.replace('_', '-')}")
         return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
     network = get_network(options.model)
     arguments = _network_options(options.model, options)
     if options.model in TRANSFORMERS:
-        patch, classes = arguments.pop("patch", None), getattr(options, "classes", None)
-        inputs = None if patch is None else Patches(size=patch)
-        return network(inputs, Classification(classes or Classification.classes), **arguments)
-    if getattr(options, "classes", None) is not None:
-        arguments["classes"] = options.classes
-    if getattr(options, "image_size", None) is not None:
-        arguments["input_shape"] = (options.image_size, options.image_size, 3)
+        patch = arguments.pop("patch", None)
+        if size is not None and patch is None:
+            raise InputError(f"{options.model} takes words unless --patch makes it take images; leave out --image-size")
+        shape = Patches.image_shape if size is None else (size, size, 3)
+        inputs = None if patch is None else Patches(shape, patch)
+        return network(inputs, Classification(Classification.classes if classes is None else classes), **arguments)
+    if classes is not None:
+        arguments["classes"] = classes
+    if size is not None:
+        arguments["input_shape"] = (size, size, 3)
     return network(**arguments)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -256,9 +255,9 @@ def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | Non
             axes.plot([where], [place], marker=marker, color=COLOURS[1], markersize=7, linestyle="", fillstyle="none")
         if line.diverged:
             axes.annotate(line.diverged, (1, place), xycoords=("axes fraction", "data"), color=COLOURS[0], ha="right")
-        if line.ended:
-            axes.plot([line.ended[0], line.ended[-1]], [place, place], color=COLOURS[0], linewidth=2)
-            axes.plot([statistics.median(line.ended)], [place], marker="o", color=COLOURS[0], linestyle="")
+        axes.plot(line.spread, [place] * len(line.spread), color=COLOURS[0], linewidth=2, marker="|")
+        if line.median is not None and math.isfinite(line.median):
+            axes.plot([line.median], [place], marker="o", color=COLOURS[0], linestyle="")
     axes.plot([], [], "o", color=COLOURS[0], label="ours, median and range")
     if compares:
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")

@@ -11,6 +11,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -20,9 +21,9 @@ from PIL import Image
 from rich.console import Console
 
 from keras_preact import InputError
-from keras_preact.cli import main
+from keras_preact.cli import _images_for, main
 from keras_preact.interop import load_safetensors
-from keras_preact.training import RunFolder
+from keras_preact.training import RunFolder, Taken, next_free_folder
 
 RESULTS = Path(__file__).parents[1] / "results"
 PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
@@ -79,6 +80,69 @@ def test_without_out_runs_are_numbered_and_never_overwritten(here, picture_folde
     assert names == ["cifar_resnet-8-full_preactivation-001", "cifar_resnet-8-full_preactivation-002"]
 
 
+def test_a_number_that_another_process_has_taken_is_passed_over(here, picture_folder, monkeypatch):
+    """Between the choice of a folder and its making a model is built, which takes some seconds."""
+    free = next_free_folder(here / "runs", "cifar_resnet-8-full_preactivation")
+    check_free = RunFolder.check_free.__func__
+
+    def meanwhile(cls, path):
+        if Path(path).name == free.name:
+            raise Taken("is being trained by another process")
+        check_free(cls, path)
+
+    def next_one(parent, name):
+        chosen = next_free_folder(parent, name)
+        chosen.mkdir(parents=True)  # as the other process does
+        return chosen
+
+    monkeypatch.setattr(RunFolder, "check_free", classmethod(meanwhile))
+    monkeypatch.setattr("keras_preact.training.next_free_folder", next_one)
+    assert main(small(picture_folder, "--steps", "1")) == 0
+    finished = [path.parent.name for path in (here / "runs").glob("*/model.keras")]
+    assert finished == ["cifar_resnet-8-full_preactivation-002"]
+
+
+def test_a_run_can_be_used_from_another_folder(here, picture_folder, monkeypatch):
+    monkeypatch.chdir(picture_folder.parent)
+    assert main(small(picture_folder.name, "--steps", "1", "--out", "run")) == 0
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    assert main(["evaluate", "../run"]) == 0
+
+
+def test_the_name_of_a_network_is_that_network_and_a_path_a_run(here, picture_folder, capsys):
+    assert main(small(picture_folder, "--steps", "1", "--out", "cifar_resnet")) == 0
+    capsys.readouterr()
+    assert main(["info", "cifar_resnet"]) == 0
+    assert "resnet20" in text(capsys)
+    assert main(["info", "./cifar_resnet"]) == 0
+    assert "resnet8" in text(capsys)
+    assert main(["inspect", "cifar_resnet", "--depth", "8", "--images", "4"]) == 0
+    assert main(["export", "cifar_resnet", "weights.safetensors"]) == 2
+    assert "give ./cifar_resnet" in text(capsys)
+    assert main(["export", "./cifar_resnet", "weights.safetensors"]) == 0
+    assert main(["export", "./cifar_resnet", "weights.safetensors"]) == 2
+    assert "weights.safetensors exists already and is not overwritten" in text(capsys)
+    for option in (["--depth", "20"], ["--image-size", "64"], ["--classes", "5"], ["--patch", "4"]):
+        assert main(["info", "./cifar_resnet", *option]) == 2
+        assert f"cifar_resnet is built already; leave out {option[0]}" in text(capsys)
+
+
+def test_a_run_on_a_stream_is_inspected_on_its_first_test_images(monkeypatch):
+    stream = [(np.full((3, 8, 8, 3), k, "uint8"), np.full(3, k)) for k in range(2)]
+
+    class Stream:
+        task, name = "classification", "photos"
+        test = SimpleNamespace(test_batches=lambda count: iter(stream))
+
+    monkeypatch.setattr("keras_preact.training.trainer.data_of", lambda folder, data_dir: Stream)
+    monkeypatch.setattr(RunFolder, "open", lambda path: path)
+    model = SimpleNamespace(input_shape=(None, 8, 8, 3), output_shape=(None, 2))
+    options = SimpleNamespace(model=str(RESULTS), images=3, data_dir=None)
+    images, labels, shown = _images_for(model, options)
+    assert np.array_equal(images, stream[0][0]) and labels.tolist() == [0] * 3 and shown == "3 test images of photos"
+
+
 def test_the_demo_leaves_both_networks_and_one_table(here, capsys):
     assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 0
     printed = text(capsys)
@@ -92,6 +156,9 @@ def test_the_demo_leaves_both_networks_and_one_table(here, capsys):
     for name in record["results"]:
         assert keras.models.load_model(here / "demo" / name / "model.keras").output_shape == (None, 10)
     assert main(["evaluate", "demo"]) == 0
+    (here / "results").mkdir()
+    assert main(["results", "--keep", "demo"]) == 2
+    assert "demo holds several runs; rename each as the page is to call it" in text(capsys)
 
 
 def test_info_of_a_named_network(capsys):
@@ -252,6 +319,8 @@ def test_a_forecast_has_its_unit(here, capsys):
 def test_a_transformer_by_name_is_described_and_inspected(here, capsys):
     assert main(["info", "transformer", "--depth", "2", "--placement", "sandwich", "--patch", "8"]) == 0
     assert "transformer2_sandwich, images of 32 × 32 × 3" in capsys.readouterr().out
+    assert main(["info", "transformer", "--depth", "2", "--patch", "8", "--image-size", "64"]) == 0
+    assert "images of 64 × 64 × 3" in capsys.readouterr().out
     assert main(["inspect", "postnorm_transformer", "--depth", "2", "--dim", "16", "--images", "4"]) == 0
     assert "after the addition: LayerNormalization" in capsys.readouterr().out
 
@@ -362,6 +431,17 @@ REFUSED = {
     "images": (["inspect", "cifar_resnet", "--images", "0"], "give at least 1"),
     "seed": (["train", "--seed", "-1", "--steps", "1"], "the seed is -1; give a whole number from 0 to 4294967295"),
     "depth of the demo": (["demo", "--depth", "21", "--out", "demo"], "nearest depths that are: 20, 26"),
+    "devices": (["train", "--distribute", "0", "--steps", "1"], "number of devices is 0; give a whole number"),
+    "name before options": (["train", "--model", "cifar_resnt", "--depth", "20"], "did you mean 'cifar_resnet'"),
+    "name before data": (["train", "--model", "resnet51", "--dataset", "cifar10"], "known: "),
+    "folder of bundled images": (["train", "--data-dir", "mine"], "leave out --data-dir, or name other data"),
+    "size of bundled images": (["train", "--image-size", "64"], "leave out --image-size, or name other data"),
+    "size of words": (["info", "transformer", "--image-size", "64"], "leave out --image-size"),
+    "list of no runs": (
+        ["reproduce", "initialization", "--list"],
+        "trains nothing, and takes minutes; leave out --list",
+    ),
+    "budget of no runs": (["reproduce", "initialization", "--budget", "cpu"], "leave out --budget"),
     "kept run": (["results", ".", "--keep", "nowhere"], "not a run folder"),
 }
 
@@ -478,6 +558,8 @@ def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
     assert main(["train", "--steps", "1"]) == 1
     assert text(capsys) == "keras-preact: internal error, please report it (RuntimeError: boom); see --debug\n"
     with pytest.raises(RuntimeError):
+        main(["train", "--steps", "1", "--debug"])  # added at the end, as one does
+    with pytest.raises(RuntimeError):
         main(["--debug", "train", "--steps", "1"])
 
 
@@ -496,8 +578,9 @@ def test_the_command_computes_with_onednn_and_a_program_is_left_as_it_is(before,
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_leaves_a_run_that_can_be_resumed(here, picture_folder):
-    """As a user meets it: another process, a real SIGINT, the command that its message names."""
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_run_that_can_be_resumed(here, picture_folder, number, status):
+    """As a user meets it: another process, a real signal (Ctrl-C, a cluster), the command that its message names."""
     command = [sys.executable, "-m", "keras_preact"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     arguments = [*command, *small(picture_folder, "--steps", "5000", "--out", "run")]
@@ -506,10 +589,10 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(here, picture_folder):
     give_up = time.monotonic() + 240
     while not metrics.exists() and time.monotonic() < give_up and process.poll() is None:
         time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert re.search(r"stopped by SIGINT after step \d+; go on with `keras-preact train --resume run`", errors)
+    assert process.returncode == status, errors
+    assert re.search(rf"stopped by {number.name} after step \d+; go on with `keras-preact train --resume run`", errors)
     assert "Traceback" not in errors
     record = RunFolder.open(here / "run").record()
     assert record["status"] == "interrupted" and 0 < record["step"] < 5000

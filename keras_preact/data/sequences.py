@@ -80,6 +80,9 @@ class SequenceDataset:
         class_names: of a classification.
         unit: of the error: % of the classes or tokens, or what a forecast is measured in.
 
+    Raises:
+        InputError: an unknown task, or a label or token that is none of the classes or words.
+
     Example:
 
     >>> reviews = bundled_reviews()
@@ -97,6 +100,13 @@ class SequenceDataset:
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
+        for what, split in (("training", self.train), ("test", self.test)):
+            if self.task == "classification":
+                _check_range(f"a {what} label of {self.name}", split.labels, "classes", self.classes)
+            if self.vocabulary:
+                _check_range(f"a {what} token of {self.name}", split.sequences, "words", len(self.vocabulary))
+                if self.task == "next_token":
+                    _check_range(f"a {what} target of {self.name}", split.labels, "words", len(self.vocabulary))
 
     @property
     def classes(self) -> int:
@@ -114,6 +124,16 @@ class SequenceDataset:
         self.train.update_hash(digest)
         self.test.update_hash(digest)
         return digest.hexdigest()
+
+
+def _check_range(what: str, numbers: np.ndarray, of: str, count: int) -> None:
+    """Raise InputError where a number is none of `count`: a backend would stumble over it later, or say nothing."""
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= count:
+        raise InputError(
+            f"{what} is {low if low < 0 else high}, but its {count} {of} are numbered 0 to {count - 1}; correct it or "
+            f"name all {of}"
+        )
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------

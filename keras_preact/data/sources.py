@@ -482,11 +482,11 @@ def load_dataset(
         name: `"bundled"`, `"folder"` (with `data_dir`), a classification set of tensorflow-datasets; or the bundled
             sequences: `"reviews"`, `"characters"`, `"weather"`.
         data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
-        image_size: pixels, where the images differ in size.
+        image_size: pixels, where the images differ in size; a folder's default is 32.
         skip_corrupt: with `"folder"`, whether images that cannot be read are left out; see `from_folder`.
 
     Raises:
-        InputError: there is no such set, it is missing, or half written.
+        InputError: there is no such set, it is missing, or half written; or a folder or a size for bundled data.
 
     Example:
 
@@ -496,6 +496,7 @@ def load_dataset(
     if skip_corrupt and name != "folder":
         raise InputError(f"only images of a folder can be skipped; leave out --skip-corrupt with --dataset {name}")
     if name == "bundled":
+        _refuse_place_and_size(name, data_dir, image_size)
         return bundled_cifar10()
     if name == "folder":
         if data_dir is None:
@@ -504,10 +505,21 @@ def load_dataset(
     from keras_preact.data.sequences import SEQUENCES
 
     if name in SEQUENCES:
+        _refuse_place_and_size(name, data_dir, image_size)
         return SEQUENCES[name]()
     from keras_preact.data.streams import from_tfds
 
     return from_tfds(name, data_dir, image_size)
+
+
+def _refuse_place_and_size(name: str, data_dir: Any, image_size: Any) -> None:
+    """Raise InputError where somebody means data of their own and would train on what comes with the package."""
+    for given, option in ((data_dir, "--data-dir"), (image_size, "--image-size")):
+        if given is not None:
+            raise InputError(
+                f"the data set {name} comes with the package, as it is; leave out {option}, or name other data by "
+                "--dataset (folder, or a name of tensorflow-datasets)"
+            )
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:

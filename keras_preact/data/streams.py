@@ -98,9 +98,11 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
             "name of tensorflow-datasets"
         ) from None
     except Exception as error:
+        if Path(name).is_dir():
+            raise InputError(f"{name} is a folder; for its images give --dataset folder --data-dir {name}") from None
         raise InputError(
-            f"the data set {name} in {data_dir} cannot be opened ({_first_line(error)}); remove its "
-            "folder and prepare it again"
+            f"the data set {name} in {data_dir or 'the default data_dir'} cannot be opened ({_first_line(error)}); "
+            "remove its folder and prepare it again"
         ) from None
     if not builder.is_prepared():
         if _has_remains(builder):

@@ -146,7 +146,7 @@ class Budget:
             network=row.builder,
             options={**self.networks[row.network], **row.options, **self._whose()},
             dataset=dataset,
-            data_dir=None if dataset in ("bundled", *SEQUENCES) else data_dir,
+            data_dir=place_of(dataset, data_dir),
             image_size=224 if dataset == "imagenet2012" else None,
             recipe=row.recipe(self.recipes[dataset]),
             precision=precision,
@@ -163,6 +163,11 @@ class Budget:
             return f"{options['depth']} blocks of {options['dim']}"
         block = options.get("block") or ("bottleneck" if options.get("bottleneck") else "")
         return f"ResNet-{options['depth']}" + (f", {block}" if block else "")
+
+
+def place_of(dataset: str, data_dir: str | None) -> str | None:
+    """Return the folder of a data set: none, where it comes with the package."""
+    return None if dataset in ("bundled", *SEQUENCES) else data_dir
 
 
 def _shorter(recipe: str, name: str, steps: int) -> Recipe:

@@ -42,17 +42,18 @@ class Line:
 
     @property
     def median(self) -> float | None:
-        """Our median, or `None` without a run."""
+        """Our median, a run that diverged being the worst there is; `None` without a run."""
         return statistics.median(self.errors) if self.errors else None
 
     def ours(self, judges: bool) -> str:
         """Our median with its spread, in words."""
         if self.median is None:
             return "not run"
-        ended = self.ended
-        words = [f"{statistics.median(ended):.2f}"] if ended else []
-        if len(ended) > 1:
-            words[0] += f" ({ended[0]:.2f} to {ended[-1]:.2f})"
+        words, spread = [], " to ".join(f"{end:.2f}" for end in self.spread)
+        if math.isfinite(self.median):
+            words.append(f"{self.median:.2f}" + (f" ({spread})" if len(self.spread) > 1 else ""))
+        elif spread:
+            words.append(spread)
         if self.diverged:
             words.append(self.diverged)
         if judges and (self.median > self.fails_above or math.isinf(self.median)):
@@ -60,14 +61,15 @@ class Line:
         return ", ".join(words)
 
     @property
-    def ended(self) -> list[float]:
-        """The errors of the runs that did not diverge, the smallest first."""
-        return sorted(filter(math.isfinite, self.errors))
+    def spread(self) -> tuple[float, ...]:
+        """The smallest and the largest error of the runs that did not diverge, or the only one; empty without one."""
+        ended = [error for error in self.errors if math.isfinite(error)]
+        return tuple(dict.fromkeys((min(ended), max(ended)))) if ended else ()
 
     @property
     def diverged(self) -> str:
         """How many runs diverged, in words."""
-        lost, runs = len(self.errors) - len(self.ended), len(self.errors)
+        lost, runs = sum(map(math.isinf, self.errors)), len(self.errors)
         return "" if not lost else "diverged" if lost == runs else f"{lost} of {runs} diverged"
 
     @property
@@ -320,8 +322,8 @@ One folder a run, as `keras-preact train` left it, without the weights (but for 
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
   hardware (of each part, where the run was stopped and resumed), time, result;
-* `metrics.csv`: errors (%), losses and learning rate of every epoch. The training columns are means over the epoch, on
-  augmented images;
+* `metrics.csv`: errors (in %, of a forecast in what it is measured in), losses and learning rate of every epoch. The
+  training columns are means over the epoch, on augmented images;
 * `curves.png`: both errors against steps;
 * `inspection.json`: of the folders that `keras-preact inspect` left, what was measured unit by unit.
 
@@ -343,7 +345,7 @@ def _runs_table(store: Store) -> str:
         record, config = run.record, run.config
         name = run.folder.path.name
         diverged = record.get("diverged")
-        error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {_unit(run)}"
+        error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {run.folder.unit()}"
         data = config.dataset + (f" ({', '.join(config.only)})" if config.only else "")
         rows.append(
             f"| [{name}]({name}/run.json) | {record['model']['name']} | {data} | {config.recipe.name}, "
@@ -365,10 +367,6 @@ def _hardware(hardware: dict[str, Any]) -> str:
     return ", ".join(hardware["accelerators"]) or cores
 
 
-def _unit(run: Run) -> str:
-    return str(run.record.get("data", {}).get("unit", "%"))
-
-
 def _rules_tables(store: Store) -> list[str]:
     """Return, for every run on sequences that is part of no table, what simple rules reach on the same data."""
     tables = []
@@ -377,9 +375,10 @@ def _rules_tables(store: Store) -> list[str]:
         if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
             best = min(rules.values())
             verdict = "It beats all of them." if run.error < best else "It does not beat the best of them."
-            rows = [f"| {rule} | {error:.2f} {_unit(run)} |" for rule, error in rules.items()]
+            unit = run.folder.unit()
+            rows = [f"| {rule} | {error:.2f} {unit} |" for rule, error in rules.items()]
             head = f"## {run.folder.path.name}, and simple rules"
-            table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {_unit(run)} |", *rows]
+            table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {unit} |", *rows]
             tables.append("\n".join([head, "", verdict, "", *table, ""]))
     return tables
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.experiments.grid import Budget, Experiment, Row
+from keras_preact.experiments.grid import Budget, Experiment, Row, place_of
 from keras_preact.experiments.store import ENDED, Run, Store, folder_name, identity
 from keras_preact.training.runs import RunFolder, Taken
 from keras_preact.training.trainer import Diverged, RunConfig, resume, start
@@ -145,7 +145,7 @@ def run_missing(
         name = f"{job.row.name}, seed {job.config.seed}"
         try:
             if job.is_begun:
-                resume(job.path, data_dir=data_dir, callbacks=callbacks(name, job.config))
+                resume(job.path, data_dir=place_of(job.config.dataset, data_dir), callbacks=callbacks(name, job.config))
             else:
                 start(job.config, job.path, callbacks=callbacks(name, job.config))
         except Diverged as fault:

@@ -18,8 +18,8 @@ from keras_preact.training.trainer import RunConfig
 
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result: a training whose loss is no number any more is one too."""
-KEPT = ("run.json", "metrics.csv", "curves.png", "inspection.json")
-"""What of a run is kept: small enough for git."""
+KEPT = ("metrics.csv", "curves.png", "inspection.json")
+"""What of a run is kept beside its run.json: small enough for git."""
 
 
 @dataclass(frozen=True)
@@ -136,19 +136,23 @@ def keep(run: RunFolder, results: Path) -> Path:
     """Copy what is kept of a finished run into the results; return its folder there.
 
     Raises:
-        InputError: the run is not finished, or the results have a folder of its name.
+        InputError: the run is not finished, is a comparison of several, or the results have a folder of its name.
     """
-    if run.record().get("status") not in ENDED:
+    record = run.record()
+    if record.get("kind") == "comparison":
+        runs = " ".join(str(run.path / name) for name in record["runs"])
+        raise InputError(f"{run.path} holds several runs; rename each as the page is to call it, and keep them: {runs}")
+    if record.get("status") not in ENDED:
         raise InputError(f"{run.path} is not finished; finish it first with `train --resume {run.path}`")
-    target = results / run.path.name
-    if target.exists():
-        raise InputError(f"{target} exists already and is not overwritten; rename one of the two")
-    target.mkdir(parents=True)
+    kept = RunFolder(results / run.path.name)
+    if kept.record_path.exists():
+        raise InputError(f"{kept.path} exists already and is not overwritten; rename one of the two")
+    kept.path.mkdir(parents=True, exist_ok=True)
     for name in KEPT:
         if (run.path / name).exists():
-            shutil.copyfile(run.path / name, target / name)
+            shutil.copyfile(run.path / name, kept.path / name)
     # Where the data lay is nobody's business, and differs from machine to machine.
-    config = run.record().get("config")
-    if config is not None and "data_dir" in config:
-        RunFolder(target).update_record(config={**config, "data_dir": None})
-    return target
+    if "data_dir" in record.get("config", {}):
+        record["config"]["data_dir"] = None
+    kept.update_record(**record)  # last: without it there is no run, and the same command begins again
+    return kept.path

@@ -21,11 +21,12 @@ Outputs = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Format:
-    """A format: Keras's name for it, the packages it needs, and how a file of it is asked for outputs."""
+    """A format: Keras's name for it, the packages it needs, how a file gives outputs, and since when Keras has it."""
 
     name: str
     packages: tuple[str, ...]
     open: Callable[[Path], Outputs]
+    since: tuple[int, int] = (3, 12)
 
 
 def _open_saved_model(path: Path) -> Outputs:
@@ -61,7 +62,7 @@ def _open_litert(path: Path) -> Outputs:
 FORMATS = {
     "": Format("tf_saved_model", ("tensorflow",), _open_saved_model),
     ".onnx": Format("onnx", ("tensorflow", "tf2onnx", "onnxruntime"), _open_onnx),
-    ".tflite": Format("litert", ("tensorflow", "ai_edge_litert"), _open_litert),
+    ".tflite": Format("litert", ("tensorflow", "ai_edge_litert"), _open_litert, since=(3, 13)),
 }
 """By the ending of the path: a folder's name has none."""
 
@@ -124,6 +125,11 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
     if missing:
         packages = " ".join(name.replace("_", "-") for name in missing)
         raise InputError(f"{format.name} needs {', '.join(missing)}; pip install {packages}")
+    if tuple(map(int, keras.__version__.split(".")[:2])) < format.since:
+        since = ".".join(map(str, format.since))
+        raise InputError(
+            f"{format.name} needs Keras {since}, and with it Python 3.11; this is Keras {keras.__version__}"
+        )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise InputError(
             f"{model.name} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; give one with one"

@@ -26,7 +26,8 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         dtype: `"float32"` (default) or `"float16"`, half the size; what is larger than float16 can hold is refused.
 
     Raises:
-        InputError: another dtype, two weights of one path, or one that does not fit the dtype.
+        InputError: another dtype, two weights of one path, one that does not fit the dtype, or a file that cannot be
+            written; one that was there is as it was then.
 
     Example:
 
@@ -45,7 +46,14 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         if variable.path in tensors:
             raise InputError(f"two weights of {model.name} have the path {variable.path}; give its layers other names")
         tensors[variable.path] = np.ascontiguousarray(value.astype(dtype))
-    save_file(tensors, path, metadata={"model": model.name, "keras_preact": __version__})
+    path = Path(path)
+    aside = path.with_name(path.name + ".partial")
+    try:
+        save_file(tensors, aside, metadata={"model": model.name, "keras_preact": __version__})
+        aside.replace(path)
+    except (SafetensorError, OSError) as error:
+        aside.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written ({error}); name a folder that is there and has space") from None
 
 
 def load_safetensors(model: keras.Model, path: str | Path) -> None:

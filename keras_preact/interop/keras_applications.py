@@ -132,7 +132,7 @@ def _named(name: str, weights: Any) -> keras.Model:
     check_choice("network of keras.applications", name, NAMES)
     try:
         return getattr(keras.applications, name)(weights=weights)
-    except (ValueError, OSError) as error:  # no such file, or no network
+    except Exception as error:  # no such file, or no network, for which Keras has no class of its own
         raise InputError(f"keras.applications cannot load {weights!r} into {name}: {error}") from None
 
 

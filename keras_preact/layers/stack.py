@@ -17,7 +17,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.layers.convolutions import layer_products
 from keras_preact.layers.shortcuts import keep_frozen
 
@@ -82,16 +82,14 @@ class UnitStack(keras.layers.Layer):
         template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else None
         if not isinstance(template, keras.layers.Layer):
             raise InputError(f"a UnitStack is made of a Keras layer, for example a ResidualUnit, not of {unit!r}")
-        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-            raise InputError(f"repeats is {repeats!r}; give the number of units, at least 1")
         kwargs.setdefault("dtype", template.dtype_policy)
         kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
         self.supports_masking = True
         self.unit_spec = unit
         self.unit_type = type(template)
-        self.repeats = repeats
-        self.rolled = default_rolled(repeats) if rolled is None else bool(rolled)
+        self.repeats = check_positive("repeats", repeats)
+        self.rolled = default_rolled(self.repeats) if rolled is None else bool(rolled)
         remat = ("segment" if remat else "none") if isinstance(remat, bool) else remat
         self.remat = check_choice("remat", remat, REMATS)
         self.vary = {name: list(values) for name, values in (vary or {}).items()}

@@ -16,7 +16,7 @@ from keras import ops
 from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.branches import DropPath
 from keras_preact.layers.convolutions import sequence_multiply_adds
-from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, Placement, get_placement, placement_config
+from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
 from keras_preact.layers.residual import ResidualLayer, in_order
 from keras_preact.layers.shortcuts import (
     ConstantScaling,
@@ -209,6 +209,16 @@ class SideBySide(keras.initializers.Initializer):
 # ---- the units ----------------------------------------------------------------------------------------------------
 
 
+def _of_norms(placement: Placement) -> Placement:
+    """Return a placement that puts nothing but normalization around F: what stands inside F, F decides itself."""
+    if RELU in (*placement.first, *placement.last, *placement.after_addition):
+        raise InputError(
+            f"the placement {placement.name} has ReLU around F, where a Transformer's has normalization alone; give "
+            f"one of {', '.join(NORM_PLACEMENTS)}, or your own without"
+        )
+    return placement
+
+
 class Sublayer(ResidualLayer):
     """A residual unit of a Transformer: y = h(x) + F(x), x' = f(y), on sequences.
 
@@ -227,7 +237,8 @@ class Sublayer(ResidualLayer):
     Input: (batch, steps, width), float; `mask`: bool (batch, steps). Output: the same shape, in the compute dtype.
 
     Raises:
-        InputError: an unknown name, a number out of its range, or a shortcut of convolutions.
+        InputError: an unknown name, a number out of its range, a placement with ReLU around F, or a shortcut of
+            convolutions.
     """
 
     variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"drop_path": ("drop_path/rate",)}
@@ -246,7 +257,7 @@ class Sublayer(ResidualLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.placement = get_placement(placement, NORM_PLACEMENTS)
+        self.placement = _of_norms(get_placement(placement, NORM_PLACEMENTS))
         self.shortcut_spec = shortcut
         if not isinstance(get_shortcut(shortcut), SEQUENCE_SHORTCUTS):
             raise InputError(f"the shortcut {shortcut!r} is made of convolutions of images; choose another one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = 
         near = sorted(_nearest(depth, allowed))
         raise InputError(f"depth {depth} is not {formulas}; the nearest depths that are: {', '.join(map(str, near))}")
     block = fitting[-1] if depth >= FIRST_BOTTLENECK_DEPTH else fitting[0]
-    return block, (depth - 2) // (3 * LAYERS_PER_UNIT[block])
+    return block, int((depth - 2) // (3 * LAYERS_PER_UNIT[block]))
 
 
 def _allowed_blocks(bottleneck: bool | None, block: str | None) -> tuple[str, ...]:
@@ -66,7 +67,8 @@ def _allowed_blocks(bottleneck: bool | None, block: str | None) -> tuple[str, ..
 
 def _fits(depth: int, block: str) -> bool:
     step = 3 * LAYERS_PER_UNIT[block]
-    return isinstance(depth, int) and not isinstance(depth, bool) and depth >= step + 2 and (depth - 2) % step == 0
+    whole = isinstance(depth, numbers.Integral) and not isinstance(depth, bool)
+    return whole and depth >= step + 2 and (depth - 2) % step == 0
 
 
 def _nearest(depth: int, blocks: Sequence[str]) -> set[int]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.layers.branches import ConstantPadding2D, check_zero_init, has_bias, operations
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
@@ -129,7 +129,7 @@ def build_network(
         x = keras.layers.GlobalMaxPooling2D(data_format=data_format, dtype=dtype, name="max_pool")(x)
     if include_top:
         # The logits and what follows are float32 whatever the policy: a softmax in half precision loses the tail.
-        x = keras.layers.Dense(classes, dtype="float32", name="logits")(x)
+        x = keras.layers.Dense(int(classes), dtype="float32", name="logits")(x)
         if classifier_activation not in (None, "linear"):
             x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
     model = keras.Model(inputs, x, name=network.name)
@@ -221,7 +221,7 @@ def equal_units(
         names: of the units, where they stand one by one.
     """
     rolls = default_rolled(len(rates)) if rolled is None else rolled
-    if rates and (rolls or remat):
+    if rates and (rolls or remat not in (False, "none")):
         vary = {"drop_path": rates} if rates[-1] else None
         return UnitStack(unit(drop_path=rates[-1]), len(rates), rolls, remat, vary, name=stack)(x)
     for rate, name in zip(rates, names, strict=True):
@@ -363,8 +363,8 @@ def units_in(layer: keras.layers.Layer) -> int:
 def _check_top(include_top: bool, pooling: str | None, classes: int) -> None:
     if pooling is not None:
         check_choice("pooling", pooling, POOLINGS)
-    if include_top and (isinstance(classes, bool) or not isinstance(classes, int) or classes < 1):
-        raise InputError(f"classes is {classes!r}; give the number of classes, at least 1")
+    if include_top:
+        check_positive("classes", classes)
 
 
 def _inputs(shape: Any, tensor: Any, default_size: int, include_top: bool, data_format: str) -> tuple[Any, Any]:

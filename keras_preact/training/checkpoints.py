@@ -8,7 +8,6 @@ stub where the last good file was.
 from __future__ import annotations
 
 import json
-import os
 import re
 import zipfile
 import zlib
@@ -19,6 +18,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
+from keras_preact.training.runs import PARTIAL, move_flushed
 
 KEPT = 2
 """Checkpoints kept: the newest, and the one before it."""
@@ -76,17 +76,14 @@ class Checkpoint:
         arrays: Any = {f"{i:05d}": _array(variable) for i, variable in enumerate(self.variables())}
         about = {"step": step, "names": self._names()}
         path = self.folder / f"step-{step:09d}.npz"
-        aside = path.with_suffix(".partial")
+        aside = path.with_suffix(PARTIAL)
         try:
             with open(aside, "wb") as file:
                 np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
+            move_flushed(aside, path)
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-        os.replace(aside, path)
-        _flush_folder(self.folder)
         for old in self.files()[:-KEPT]:
             old.unlink()
         return path
@@ -147,12 +144,3 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     if "about" not in contents:
         raise ValueError(f"{path.name} does not say what it is of")
     return contents
-
-
-def _flush_folder(folder: Path) -> None:
-    """Make the rename itself survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

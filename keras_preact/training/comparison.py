@@ -91,7 +91,7 @@ def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
             with open(run.metrics_path, newline="", encoding="utf-8") as rows:
                 writer.writerows([name, *row] for row in list(csv.reader(rows))[1:])
     records = {name: run.record() for name, run in runs.items()}
-    unit = next(iter(records.values()))["data"].get("unit", "%")
+    unit = next(iter(runs.values())).unit()
     draw_curves({name: run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
     folder.update_record(
         status="finished",

@@ -168,8 +168,8 @@ def check_devices(count: int) -> None:
                 "TensorFlow's strategy for several machines fails with Keras 3; set KERAS_BACKEND=jax, and on each of "
                 f"them {', '.join(MACHINES)}"
             )
-    elif count > 1 and keras.backend.backend() != "jax":
-        raise InputError(f"the {keras.backend.backend()} backend trains on one device; use tensorflow or jax")
+    elif keras.backend.backend() != "jax":
+        raise InputError(f"runs are not trained on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow or jax")
     if count > (here := len(devices())):
         raise InputError(f"this asks for {count} devices, and here are {here}; give --distribute {here}")
     if process()[1] > 1 and count < here:

@@ -30,6 +30,10 @@ LOCK = ".lock"
 """File by which the system knows that a run is being trained; it means nothing once that process has ended."""
 
 
+PARTIAL = ".partial"
+"""Ending of a file that is being written; it is renamed when it is whole."""
+
+
 class Taken(InputError):
     """Another process is training this run."""
 
@@ -73,7 +77,8 @@ class RunFolder:
     def check_free(cls, path: str | Path) -> None:
         """Refuse what `create` refuses, before anything is made: a new run asks at once, and loads its data after."""
         path = Path(path)
-        if not path.exists() or (path.is_dir() and all(entry.name == LOCK for entry in path.iterdir())):
+        beginnings = (LOCK, cls(path).record_path.name + PARTIAL)  # all that a run has which ended before it began
+        if not path.exists() or (path.is_dir() and all(entry.name in beginnings for entry in path.iterdir())):
             return
         if cls(path).is_taken():
             raise Taken(_taken(path))
@@ -170,15 +175,23 @@ class RunFolder:
             raise InputError(f"{self.path} holds no training ({kind}); name a folder that `train` made")
         return record
 
+    def unit(self) -> str:
+        """Return what the errors of a training are in: `%`, unless its data have another unit."""
+        return str(self.record().get("data", {}).get("unit", "%"))
+
     def trained_model(self) -> Path:
         """Return the file of a training's model.
 
         Raises:
-            InputError: the folder holds no training, or one that is not finished.
+            InputError: the folder holds no training, one that is not finished, or one whose weights were not kept.
         """
-        self.training()
-        if not self.model_path.exists():
+        if self.training()["status"] != "finished":
             raise InputError(f"{self.path} has no trained model yet; finish it first with `train --resume {self.path}`")
+        if not self.model_path.exists():
+            raise InputError(
+                f"the weights of {self.path} are not kept here ({self.model_path.name} is missing); train it again "
+                f"with the options in its {self.record_path.name}"
+            )
         return self.model_path
 
     def update_record(self, **changes: Any) -> dict[str, Any]:
@@ -195,7 +208,7 @@ class RunFolder:
         with open(self.metrics_path, newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         # The last row is cut short where the disk was full: its step was not saved, and comes again.
-        whole = [row for row in rows if None not in row.values()]
+        whole = [row for row in rows if not {None, ""} & set(row.values())]
         return [{key: float(value) for key, value in row.items()} for row in whole]
 
     def append_metrics(self, row: dict[str, float]) -> None:
@@ -263,12 +276,22 @@ def next_free_folder(parent: Path, name: str) -> Path:
 
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file aside and rename it: a reader never sees half of it, not even after a power cut."""
-    aside = path.with_name(path.name + ".partial")
-    with open(aside, "w", newline="", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
+    aside = path.with_name(path.name + PARTIAL)
+    aside.write_text(text, encoding="utf-8", newline="")
+    move_flushed(aside, path)
+
+
+def move_flushed(aside: Path, path: Path) -> None:
+    """Give a file that was written aside its name, when the disk has all of it: neither is half done by a power cut."""
+    with open(aside, "rb+") as file:  # Windows flushes no file that is open for reading alone
         os.fsync(file.fileno())
     os.replace(aside, path)
+    if os.name == "posix":  # Windows opens no folders
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 # ---- provenance ---------------------------------------------------------------------------------------------------

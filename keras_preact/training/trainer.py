@@ -45,6 +45,7 @@ from keras_preact.models import (
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
 from keras_preact.training.distribute import (
+    check_devices,
     check_shares,
     greatest,
     is_first,
@@ -54,7 +55,7 @@ from keras_preact.training.distribute import (
     together,
 )
 from keras_preact.training.recipe import Recipe, get_recipe
-from keras_preact.training.runs import Onlooker, RunFolder, environment
+from keras_preact.training.runs import Onlooker, RunFolder, environment, move_flushed
 from keras_preact.training.tasks import TASKS, errors
 
 TEST_BATCH = 250
@@ -309,6 +310,7 @@ class _Recorder(keras.callbacks.Callback):
     """Counts steps, writes metrics and checkpoints, and stops in good order: asked by a signal, or where it must.
 
     Args:
+        steps: of the whole run.
         examples: of a step: the indices of its batch, or nothing where the data have no order.
     """
 
@@ -317,6 +319,7 @@ class _Recorder(keras.callbacks.Callback):
         folder: RunFolder,
         checkpoint: Checkpoint,
         step: int,
+        steps: int,
         seconds: float,
         examples: Callable[[int], Sequence[int]],
     ) -> None:
@@ -325,6 +328,7 @@ class _Recorder(keras.callbacks.Callback):
         self.examples = examples
         self.checkpoint = checkpoint
         self.step = step
+        self.steps = steps
         self.signal_number = 0
         self._began = time.perf_counter() - seconds
         self._metrics_to_restore: list[Any] | None = None
@@ -355,9 +359,8 @@ class _Recorder(keras.callbacks.Callback):
         if not math.isfinite(logs["loss"]):
             raise self._diverged(f"the loss is {logs['loss']}")
         is_last = batch + 1 == self.params["steps"]  # then the epoch is tested and written down first
-        if not is_last and (asked := greatest(self.signal_number)):  # by a signal to any of the processes
-            self._save()
-            raise Interrupted(asked, self.step, self.folder.path)
+        if not is_last:
+            self._stop_if_asked(save=True)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # The rate of the epoch's last step: the schedule is asked for the step before the counter's.
@@ -377,8 +380,21 @@ class _Recorder(keras.callbacks.Callback):
             }
         )
         self._save()
-        if asked := greatest(self.signal_number):
+        self._stop_if_asked(save=False)
+
+    def _stop_if_asked(self, save: bool) -> None:
+        """End the training where a signal to any of the processes asked for it, or a callback before this one."""
+        asked = greatest(self.signal_number)
+        by_callback = self.model.stop_training and self.step < self.steps
+        if save and (asked or by_callback):
+            self._save()
+        if asked:
             raise Interrupted(asked, self.step, self.folder.path)
+        if by_callback:  # `fit` would end, and the next part of the run begin
+            raise InputError(
+                f"a callback stopped the training after step {self.step:,} of {self.steps:,}, which is no whole run; "
+                f"resume {self.folder.path} without it, or start one of fewer steps"
+            )
 
     def _save(self) -> None:
         if keras.backend.backend() == "jax":
@@ -430,13 +446,15 @@ def start(
         config: of the run.
         out: the folder; must not exist, or be empty.
         dataset: the data, where they come from arrays; default: what `config` names.
-        callbacks: further Keras callbacks (progress bars, …).
+        callbacks: further Keras callbacks (progress bars, …), that watch: what state they have begins anew with each
+            call of `fit`, of which a run has several.
 
     Returns:
         The finished run's folder. Of several processes, only the first writes it.
 
     Raises:
-        InputError: bad configuration, data or folder; nothing is left behind then.
+        InputError: bad configuration, data or folder, nothing is left behind then; or a callback has stopped the
+            training before its last step, and the folder can be resumed.
         Taken: (an InputError) another process is training this run.
         Interrupted: a signal asked to stop; the folder can be resumed.
 
@@ -454,6 +472,7 @@ def start(
     """
     with together():
         _folder_class().check_free(out)
+        check_devices(config.devices)  # before data are loaded for a training that cannot be
         if dataset is None:
             dataset = config.load_dataset()
         elif config.dataset not in ("folder", dataset.name):  # the record is not to name data that it was not
@@ -596,7 +615,10 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
     try:
         dataset = config.load_dataset(data_dir)
     except InputError as error:
-        raise InputError(f"{error}; if the run was given its data, give them again (dataset=)") from None
+        raise InputError(
+            f"{error}; name the folder where they are now (--data-dir) or, if the run was given arrays, give them "
+            "again (dataset=)"
+        ) from None
     return _as_recorded(dataset, folder)
 
 
@@ -633,7 +655,7 @@ def _fit(
     folder.cut_metrics(step)
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
     examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-    recorder = _Recorder(folder, checkpoint, step, seconds, examples)
+    recorder = _Recorder(folder, checkpoint, step, config.recipe.steps, seconds, examples)
     recorder.set_model(model)
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
@@ -731,9 +753,9 @@ def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
         return folder
     aside = folder.model_path.with_name("model.partial.keras")
     model.save(aside)
-    aside.replace(folder.model_path)
+    move_flushed(aside, folder.model_path)
     rows = folder.metrics()
-    draw_curves({model.name: rows}, folder.curves_path, folder.record()["data"].get("unit", "%"))
+    draw_curves({model.name: rows}, folder.curves_path, folder.unit())
     last = rows[-1]
     result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
     folder.update_record(status="finished", result=result, seconds=round(seconds, 1))

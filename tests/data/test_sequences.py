@@ -105,3 +105,11 @@ def test_bad_input():
         bundled_weather(length=2000)
     with pytest.raises(InputError, match="unknown task"):
         dataset(*[(np.zeros((1, 2)), np.zeros(1))] * 2, "regression")
+    fine, bad = (np.array([[0, 2]]), np.array([1])), (np.array([[0, 3]]), np.array([-1]))
+    words, names = ("", "?", "a"), ("no", "yes")
+    with pytest.raises(InputError, match="a test token of made up is 3, but its 3 words are numbered 0 to 2"):
+        dataset(fine, (bad[0], fine[1]), "classification", vocabulary=words, class_names=names)
+    with pytest.raises(InputError, match="a training label of made up is -1, but its 2 classes are numbered 0 to 1"):
+        dataset((fine[0], bad[1]), fine, "classification", vocabulary=words, class_names=names)
+    with pytest.raises(InputError, match="a test target of made up is 3"):
+        dataset((fine[0], fine[0]), (fine[0], bad[0]), "next_token", vocabulary=words)

@@ -212,3 +212,10 @@ class TestOnlySomeClasses:
     def test_bad_names_are_refused(self, names, words):
         with pytest.raises(InputError, match=words):
             bundled_cifar10().only(names)
+
+
+@pytest.mark.parametrize("name", ["bundled", "reviews"])
+@pytest.mark.parametrize("option", [{"data_dir": "my_images"}, {"image_size": 64}])
+def test_what_comes_with_the_package_is_not_taken_for_data_of_ones_own(name, option):
+    with pytest.raises(InputError, match=f"the data set {name} comes with the package, as it is; leave out --"):
+        load_dataset(name, **option)

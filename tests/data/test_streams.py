@@ -145,6 +145,12 @@ def test_a_set_that_does_not_exist_is_refused_with_the_nearest_names(tmp_path):
         load_dataset("cifar11", tmp_path)
 
 
+@pytest.mark.parametrize("shown", ["{}", "{}/"])
+def test_a_folder_in_place_of_a_name_is_told_where_to_be_given(shown, tmp_path):
+    with pytest.raises(InputError, match=f"is a folder; for its images give --dataset folder --data-dir {tmp_path}"):
+        load_dataset(shown.format(tmp_path))
+
+
 def test_a_set_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match="the data set cifar10 is not prepared in"):
         from_tfds("cifar10", tmp_path, download=False)

@@ -39,13 +39,17 @@ def test_median_spread_and_difference():
 
 
 def test_a_seed_that_diverged_is_counted_and_hides_no_other():
-    """Median and spread are of those that have an error; whether the row fails, the median of all tells."""
-    assert line((6.5, math.inf, 6.9)).ours(judges=True) == "6.70 (6.50 to 6.90), 1 of 3 diverged"
+    """To the median it is the worst, so that all that is said of a row is of one number; the spread leaves it out."""
+    several = line((6.5, math.inf, 6.9), Published(6.61, "L"))
+    assert several.ours(judges=True) == "6.90 (6.50 to 6.90), 1 of 3 diverged" and several.difference == "+0.29"
     assert line((7.0, math.inf)).ours(judges=True) == "7.00, 1 of 2 diverged, fails"
+    assert line((7.0, math.inf, 6.0, math.inf)).ours(judges=True) == "6.00 to 7.00, 2 of 4 diverged, fails"
     assert line((math.inf, math.inf)).ours(judges=False) == "diverged"
-    axes = table_figure([line((6.5, math.inf, 6.9))]).axes[0]
-    assert [text.get_text() for text in axes.texts] == ["1 of 3 diverged"]
-    assert [6.5, 6.9] in [list(drawn.get_xdata()) for drawn in axes.get_lines()]
+    axes = table_figure([several, line((7.0, math.inf))]).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["1 of 3 diverged", "1 of 2 diverged"]
+    drawn = [(one.get_marker(), *one.get_xydata().tolist()) for one in axes.get_lines()]
+    assert ("|", [6.5, 0], [6.9, 0]) in drawn and ("o", [6.9, 0]) in drawn
+    assert ("|", [7.0, 1]) in drawn and all((marker, y) != ("o", 1) for marker, *points in drawn for _, y in points)
 
 
 def test_failing_is_an_error_above_20_percent_after_the_whole_schedule_on_cifar_10(tmp_path):

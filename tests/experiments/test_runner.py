@@ -69,6 +69,8 @@ def test_kept_runs_count_and_are_small(out, tmp_path):
     assert planned(tmp_path / "elsewhere", results=[tmp_path])[0].run.error == run.error
     with pytest.raises(InputError, match="exists already and is not overwritten"):
         keep(run.folder, tmp_path)
+    (target / "run.json").unlink()  # as where the copying ended before it
+    assert keep(run.folder, tmp_path) == target and (target / "run.json").exists()
 
 
 def test_the_table_is_made_of_the_runs(out):

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from harness import disturb
+from safetensors import SafetensorError
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
@@ -122,3 +123,19 @@ def test_hostile_files_are_refused(path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match="cannot be read as safetensors"):
         load_safetensors(cifar_resnet(8), path)
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(path, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"cannot be written \(.*; name a folder that is there"):
+        save_safetensors(cifar_resnet(8), tmp_path / "nowhere" / "weights.safetensors")
+    save_safetensors(cifar_resnet(8), path)
+    before = path.read_bytes()
+
+    def full(tensors, file, **options):
+        file.write_bytes(b"half of it")
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr("keras_preact.interop.files.save_file", full)
+    with pytest.raises(InputError, match="No space left on device"):
+        save_safetensors(cifar_resnet(8), path)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]

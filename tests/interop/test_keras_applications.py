@@ -74,6 +74,15 @@ def test_what_is_none_of_them_is_refused(arguments, words):
         load_keras_applications(*arguments)
 
 
+def test_without_a_network_it_is_one_sentence(monkeypatch):
+    def offline(weights):
+        raise Exception("URL fetch failure on https://…: None -- [Errno -3] Temporary failure in name resolution")
+
+    monkeypatch.setattr(keras.applications, "ResNet50", offline)
+    with pytest.raises(InputError, match="cannot load 'imagenet' into ResNet50: URL fetch failure"):
+        load_keras_applications("ResNet50", weights="imagenet")
+
+
 def test_options_that_the_model_decides_are_refused():
     model = keras.applications.ResNet50V2(weights=None, include_top=False, input_shape=(64, 64, 3))
     with pytest.raises(InputError, match="pooling follow from the model"):

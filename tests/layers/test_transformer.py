@@ -1,5 +1,7 @@
 """The Transformer's units: a NumPy reference, PyTorch's layer, masks that leak nothing, and stacks."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -254,6 +256,12 @@ def test_harness(placement, sequences):
         return EncoderBlock(HEADS, placement=placement, dropout=0.1, drop_path=0.1, name="block", **kwargs)
 
     check_layer(make, sequences, channels_first=False)
+
+
+@pytest.mark.parametrize("part", [SelfAttention, AttentionUnit, partial(FeedForwardUnit, 16)])
+def test_harness_of_the_parts_of_a_block(part, sequences):
+    heads = {} if isinstance(part, partial) else {"heads": HEADS}
+    check_layer(partial(part, **heads), sequences, channels_first=False)
 
 
 @pytest.mark.parametrize("shortcut", ["constant_scaling", "scaled_residual(initial=0.1, per_channel=True)"])

@@ -7,7 +7,7 @@ from harness import array
 
 from keras_preact import InputError, paper
 from keras_preact.experiments.grid import EXPERIMENTS
-from keras_preact.layers import PLACEMENTS, ResidualUnit
+from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, cifar_units, multiply_adds
 from keras_preact.models.resnet import units_in
 
@@ -259,3 +259,10 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
 def test_bad_arguments_are_refused_with_a_sentence(options, message):
     with pytest.raises(InputError, match=message):
         cifar_resnet(8, **options)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers():
+    labels = np.array([[0], [3]])
+    model = cifar_resnet(np.int64(8), classes=labels.max() + 1, input_shape=(8, 8, 3))
+    assert model.output_shape == (None, 4)
+    assert UnitStack(ResidualUnit(4), np.int32(2)).repeats == 2

@@ -140,6 +140,8 @@ def test_long_stages_are_rolled_by_default_on_tensorflow():
 
 
 def test_written_out_with_recomputation():
+    names = [layer.name for layer in cifar_resnet(**SMALL, rolled=False).layers]
+    assert [layer.name for layer in cifar_resnet(**SMALL, rolled=False, remat="none").layers] == names
     model = cifar_resnet(**SMALL, rolled=False, remat=True)
     plain = unroll(model)
     np.testing.assert_allclose(step(model), step(plain), rtol=1e-5)

@@ -3,10 +3,10 @@
 import keras
 import numpy as np
 import pytest
-from harness import array, disturb
+from harness import array, check_layer, disturb
 
 from keras_preact import InputError
-from keras_preact.layers import NORM_PLACEMENTS, deepnorm
+from keras_preact.layers import NORM_PLACEMENTS, PLACEMENTS, deepnorm
 from keras_preact.models import (
     Classification,
     Forecast,
@@ -23,7 +23,7 @@ from keras_preact.models import (
     unroll,
 )
 from keras_preact.models.summary import summarize
-from keras_preact.models.transformer import MeanOfSteps
+from keras_preact.models.transformer import LastStep, MeanOfSteps, Positions
 
 SMALL = {"depth": 3, "dim": 16, "heads": 2}
 TOKENS = np.random.default_rng(0).integers(1, 20, size=(4, 12)).astype("int32")
@@ -142,6 +142,12 @@ def test_counts():
     assert summarize(model).rows[-1].parameters == parameters
 
 
+@pytest.mark.parametrize(("layer", "trainable"), [(MeanOfSteps, False), (LastStep, False), (Positions, True)])
+def test_harness(layer, trainable):
+    steps = np.random.default_rng(0).normal(size=(4, 6, 8)).astype("float32")
+    check_layer(layer, steps, trainable=trainable, channels_first=False)
+
+
 def test_hyphens_are_underscores():
     assert get_network("prenorm-transformer") is prenorm_transformer
 
@@ -155,6 +161,7 @@ def test_hyphens_are_underscores():
         (lambda: transformer(Series(0, 1)), "length is 0"),
         (lambda: transformer(head=Classification(0)), "classes is 0"),
         (lambda: transformer(placement="original"), "unknown placement 'original'"),
+        (lambda: transformer(placement=PLACEMENTS["original"]), "the placement original has ReLU around F"),
     ],
 )
 def test_bad_input(make, sentence):

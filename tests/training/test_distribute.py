@@ -3,6 +3,7 @@
 The devices are made of one processor; the machines are processes on this one.
 """
 
+import dataclasses
 import json
 import os
 import socket
@@ -10,13 +11,14 @@ import subprocess
 import sys
 from functools import cache
 
+import keras
 import numpy as np
 import pytest
 
 from keras_preact import InputError
 from keras_preact.models import cifar_resnet
 from keras_preact.models.trained import batch_norms
-from keras_preact.training import distribute
+from keras_preact.training import RunConfig, distribute, start
 
 PROGRAM = """
 import os, sys
@@ -105,6 +107,16 @@ def test_batch_norms_in_a_loop_are_not_said_to_be_synchronized():
 def test_devices_that_are_not_there_are_refused(count, words):
     with pytest.raises(InputError, match=words), distribute.on_devices(count):
         pass
+
+
+def test_no_device_and_another_backend_are_refused_before_anything_is_made(tmp_path, monkeypatch):
+    config = RunConfig(options={"depth": 8}, devices=0)
+    with pytest.raises(InputError, match="number of devices is 0; give a whole number of at least 1"):
+        start(config, tmp_path / "run")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(InputError, match="runs are not trained on torch; set KERAS_BACKEND=tensorflow or jax"):
+        start(dataclasses.replace(config, devices=1), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("batch_size", "test_examples"), [(127, 1000), (128, 999)])

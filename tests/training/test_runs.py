@@ -90,12 +90,13 @@ def test_metrics_are_written_read_and_cut(tmp_path):
     assert folder.metrics()[0]["test_error"] == 0.1
 
 
-def test_a_row_of_which_the_full_disk_took_a_part_is_left_out(tmp_path):
+@pytest.mark.parametrize("where", ["in the middle", "after the last comma"])
+def test_a_row_of_which_the_full_disk_took_a_part_is_left_out(where, tmp_path):
     folder = RunFolder(tmp_path)
     for step in (1, 2):
         folder.append_metrics(row(step))
     whole = folder.metrics_path.read_text()
-    folder.metrics_path.write_text(whole[:-12])
+    folder.metrics_path.write_text(whole[:-12] if where == "in the middle" else whole[: whole.rindex(",") + 1])
     assert [r["step"] for r in folder.metrics()] == [1]
     folder.cut_metrics(1)
     folder.append_metrics(row(2))

@@ -108,6 +108,62 @@ def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
     assert all({"started", "versions", "commit", "hardware"} <= set(part) for part in parts)
 
 
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_step_whose_float16_gradients_overflow_is_skipped(bad, tiny_dataset):
+    recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(0.05, warmup_steps=0))
+    model = build_model(dataclasses.replace(CONFIG, recipe=recipe, precision="mixed_float16"), tiny_dataset)
+    variables = model.trainable_variables
+    before, scale = [array(v) for v in variables], float(array(model.optimizer.dynamic_scale))
+    good = [keras.ops.full(v.shape, 0.1 * scale) for v in variables]
+    model.optimizer.apply([keras.ops.full(variables[0].shape, bad), *good[1:]], variables)
+    assert all(np.array_equal(a, array(v)) for a, v in zip(before, variables, strict=True))
+    assert float(array(model.optimizer.dynamic_scale)) == scale / 2
+    model.optimizer.apply(good, variables)
+    assert not any(np.array_equal(a, array(v)) for a, v in zip(before, variables, strict=True))
+
+
+class StopTraining(keras.callbacks.Callback):
+    """Ends `fit` as Keras's EarlyStopping does, at the end of an epoch or after some steps."""
+
+    def __init__(self, epoch=None, step=None):
+        super().__init__()
+        self.last = epoch, step
+        self.step = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.step += 1
+        if self.step == self.last[1]:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.last[0]:
+            self.model.stop_training = True
+
+
+@pytest.mark.parametrize(("when", "step"), [({"epoch": 0}, 6), ({"step": 3}, 3), ({"step": 8}, 8)])
+def test_a_run_that_a_callback_ends_is_none_of_its_length_and_can_go_on(when, step, whole, tiny_dataset, tmp_path):
+    with pytest.raises(InputError, match=f"a callback stopped the training after step {step} of 14"):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopTraining(**when)])
+    record = RunFolder.open(tmp_path / "run").record()
+    assert (record["status"], record["step"]) == ("interrupted", step)
+    assert rows_without_time(resume(tmp_path / "run", dataset=tiny_dataset)) == rows_without_time(whole)
+
+
+def test_a_callback_that_ends_the_last_epoch_ends_nothing_too_soon(tiny_dataset, tmp_path):
+    run = start(
+        CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopTraining(epoch=2), StopTraining(step=14)]
+    )
+    assert run.record()["status"] == "finished"
+
+
+def test_what_a_kill_in_the_very_first_write_leaves_is_a_free_folder(tiny_dataset, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name in (".lock", "run.json.partial"):
+        (tmp_path / "run" / name).write_text("{")
+    config = dataclasses.replace(CONFIG, recipe=dataclasses.replace(RECIPE, steps=1))
+    assert start(config, tmp_path / "run", dataset=tiny_dataset).record()["status"] == "finished"
+
+
 def test_two_processes_do_not_train_one_run(tiny_dataset, tmp_path):
     class Meddler(keras.callbacks.Callback):
         """What another process would do meanwhile."""
@@ -246,7 +302,7 @@ def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path
     arrays = from_arrays(images, labels, images, labels, class_names=bundled_cifar10().class_names)
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "a", arrays)
     assert run.record()["config"]["dataset"] == "arrays"
-    with pytest.raises(InputError, match="if the run was given its data, give them again"):
+    with pytest.raises(InputError, match="if the run was given arrays, give them again"):
         evaluate(run.path)
     part = dataclasses.replace(arrays, name="bundled")  # as if they were all of it
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "b", part)
@@ -269,6 +325,15 @@ def test_evaluation_of_an_unfinished_run_says_how_to_finish_it(tiny_dataset, tmp
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
     with pytest.raises(InputError, match="has no trained model yet; finish it first with `train --resume"):
         evaluate(tmp_path / "run", dataset=tiny_dataset)
+    (tmp_path / "run" / "model.keras").write_bytes(b"a kill came between the model and the result")
+    with pytest.raises(InputError, match="has no trained model yet"):
+        evaluate(tmp_path / "run", dataset=tiny_dataset)
+
+
+def test_a_run_whose_weights_were_not_kept_says_so(whole, tmp_path):
+    (tmp_path / "run.json").write_bytes(whole.record_path.read_bytes())
+    with pytest.raises(InputError, match=r"are not kept here \(model.keras is missing\); train it again"):
+        evaluate(tmp_path)
 
 
 def test_parts_cover_every_step_once():
