@@ -15,7 +15,9 @@ from typing import Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import FancyBboxPatch
+from matplotlib.ticker import MaxNLocator
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -290,9 +292,10 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
         f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, a panel a row; "
         "grey is the row that it is compared with."
     )
-    down = max(1, -(-len(shown) // 3))
-    figure = _figure(alt, 10.5, 0.9 + 2.1 * down, title)
-    grid = figure.subplots(down, 3, sharex=True, sharey=True, squeeze=False)
+    across = max(1, min(len(shown), 3))
+    down = max(1, -(-len(shown) // across))
+    figure = _figure(alt, max(3.5 * across, 5.0), 1.2 + 2.1 * down, title)
+    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (name, rows) in zip(grid.flat, shown.items(), strict=False):
         for whose, colour in ((runs.get(references[name], []), "0.6"), (rows, COLOURS[0])):
             steps = [row["step"] for row in whose]
@@ -302,8 +305,20 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(shown) :]:
         axes.set_axis_off()
+    for column in range(len(shown) and across):
+        lowest = grid[(len(shown) - 1 - column) // across, column]
+        lowest.tick_params(labelbottom=True)
+        lowest.set_xlabel("training steps (mini-batches)", fontsize=9)
     grid[0, 0].set(xlim=(0, None), ylim=(0, None))
-    figure.supxlabel("training steps (mini-batches)", fontsize=9)
+    grid[0, 0].xaxis.set_major_locator(MaxNLocator(4))  # steps of five digits, in panels a third as wide as the page
+    looks = (
+        ("this row", COLOURS[0], "-"),
+        ("compared with", "0.6", "-"),
+        ("training", "0.3", "--"),
+        ("test", "0.3", "-"),
+    )
+    handles = [Line2D([], [], color=colour, linestyle=line, label=what) for what, colour, line in looks]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.supylabel("error (%)", fontsize=9)
     return figure
 

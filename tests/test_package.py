@@ -109,7 +109,10 @@ def test_the_readmes_python_runs():
     [
         ("resnet20-cifar10-short", "| ResNet-20, full"),
         ("paper-cifar10-cifar_resnet-20-original-seed0", "| ResNet-20, original"),
-        ("paper-cifar10-cifar_resnet-20-full_preactivation-seed0", "| ResNet-20, full pre-activation | CIFAR-10 | paper"),
+        (
+            "paper-cifar10-cifar_resnet-20-full_preactivation-seed0",
+            "| ResNet-20, full pre-activation | CIFAR-10 | paper",
+        ),
     ],
 )
 def test_the_readmes_figures_are_those_of_the_run(run, begins):

@@ -112,7 +112,21 @@ def test_the_lesions_stand_against_the_whole(measured):
 def test_a_run_without_an_epoch_is_named_and_not_drawn():
     figure = curves_figure({"diverged at once": []})
     assert "diverged at once without an epoch" in alt_text(figure)
-    assert len(table_curves_figure({}, {}).axes) == 3
+    assert "the table" in alt_text(table_curves_figure({}, {}, "the table"))
+
+
+def test_a_tables_curves_have_a_panel_a_row_before_that_which_it_is_compared_with():
+    runs = {name: rows(k + 9.0, k + 8.0) for k, name in enumerate("abcde")}
+    for names, shape in (("ab", (1, 1)), ("abcd", (1, 3)), ("abcde", (2, 3))):
+        figure = table_curves_figure({name: runs[name] for name in names}, dict.fromkeys(names, "a"))
+        panels = [axes for axes in figure.axes if axes.axison]
+        assert figure.axes[0].get_subplotspec().get_gridspec().get_geometry() == shape
+        assert [axes.get_title() for axes in panels] == list(names[1:])
+        for k, axes in enumerate(panels, start=1):
+            drawn = [list(line.get_ydata()) for line in axes.get_lines()]
+            assert drawn == [[14, 13], [9, 8], [14 + k, 13 + k], [9 + k, 8 + k]]
+        words = [text.get_text() for text in figure.legends[0].get_texts()]
+        assert words == ["this row", "compared with", "training", "test"]
 
 
 # ---- tables and units ---------------------------------------------------------------------------------------------
