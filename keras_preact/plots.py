@@ -311,13 +311,12 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
         lowest.set_xlabel("training steps (mini-batches)", fontsize=9)
     grid[0, 0].set(xlim=(0, None), ylim=(0, None))
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(4))  # steps of five digits, in panels a third as wide as the page
-    looks = (
-        ("this row", COLOURS[0], "-"),
-        ("compared with", "0.6", "-"),
-        ("training", "0.3", "--"),
-        ("test", "0.3", "-"),
-    )
-    handles = [Line2D([], [], color=colour, linestyle=line, label=what) for what, colour, line in looks]
+    handles = [
+        Line2D([], [], color=COLOURS[0], label="this row"),
+        Line2D([], [], color="0.6", label="compared with"),
+        Line2D([], [], color="0.3", linestyle="--", label="training"),
+        Line2D([], [], color="0.3", label="test"),
+    ]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.supylabel("error (%)", fontsize=9)
     return figure
