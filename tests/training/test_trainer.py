@@ -108,6 +108,17 @@ def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
     assert all({"started", "versions", "commit", "hardware"} <= set(part) for part in parts)
 
 
+def apply(optimizer, gradients, variables):
+    """Take a step as `fit` does: on JAX the optimizer's loss scale is made for functions without a state alone."""
+    if keras.backend.backend() != "jax":
+        optimizer.apply(gradients, variables)
+        return
+    values = [[v.value for v in optimizer.variables], gradients, [v.value for v in variables]]
+    trained, state = optimizer.stateless_apply(*values)
+    for variable, value in zip([*variables, *optimizer.variables], [*trained, *state], strict=True):
+        variable.assign(value)
+
+
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_step_whose_float16_gradients_overflow_is_skipped(bad, tiny_dataset):
     recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(0.05, warmup_steps=0))
@@ -115,10 +126,10 @@ def test_a_step_whose_float16_gradients_overflow_is_skipped(bad, tiny_dataset):
     variables = model.trainable_variables
     before, scale = [array(v) for v in variables], float(array(model.optimizer.dynamic_scale))
     good = [keras.ops.full(v.shape, 0.1 * scale) for v in variables]
-    model.optimizer.apply([keras.ops.full(variables[0].shape, bad), *good[1:]], variables)
+    apply(model.optimizer, [keras.ops.full(variables[0].shape, bad), *good[1:]], variables)
     assert all(np.array_equal(a, array(v)) for a, v in zip(before, variables, strict=True))
     assert float(array(model.optimizer.dynamic_scale)) == scale / 2
-    model.optimizer.apply(good, variables)
+    apply(model.optimizer, good, variables)
     assert not any(np.array_equal(a, array(v)) for a, v in zip(before, variables, strict=True))
 
 
