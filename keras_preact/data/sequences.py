@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preact.data.sources import Split
+from keras_preact.data.sources import Split, check_range
 from keras_preact.errors import InputError, check_choice
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -102,11 +102,11 @@ class SequenceDataset:
         check_choice("task", self.task, TASKS)
         for what, split in (("training", self.train), ("test", self.test)):
             if self.task == "classification":
-                _check_range(f"a {what} label of {self.name}", split.labels, "classes", self.classes)
+                check_range(what, "label", self.name, split.labels, "classes", self.classes)
             if self.vocabulary:
-                _check_range(f"a {what} token of {self.name}", split.sequences, "words", len(self.vocabulary))
+                check_range(what, "token", self.name, split.sequences, "words", len(self.vocabulary))
                 if self.task == "next_token":
-                    _check_range(f"a {what} target of {self.name}", split.labels, "words", len(self.vocabulary))
+                    check_range(what, "target", self.name, split.labels, "words", len(self.vocabulary))
 
     @property
     def classes(self) -> int:
@@ -124,16 +124,6 @@ class SequenceDataset:
         self.train.update_hash(digest)
         self.test.update_hash(digest)
         return digest.hexdigest()
-
-
-def _check_range(what: str, numbers: np.ndarray, of: str, count: int) -> None:
-    """Raise InputError where a number is none of `count`: a backend would stumble over it later, or say nothing."""
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < 0 or high >= count:
-        raise InputError(
-            f"{what} is {low if low < 0 else high}, but its {count} {of} are numbered 0 to {count - 1}; correct it or "
-            f"name all {of}"
-        )
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------

@@ -260,6 +260,16 @@ class _Part(ImageSplit):
         digest.update(self.labels)
 
 
+def check_range(split: str, kind: str, name: str, numbers: np.ndarray, of: str, count: int) -> None:
+    """Raise InputError where a number is none of `count`: a backend would stumble over it later, or say nothing."""
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < 0 or high >= count:
+        raise InputError(
+            f"a {split} {kind} of {name} is {low if low < 0 else high}, but its {count} {of} are numbered 0 to "
+            f"{count - 1}; correct the {kind}s or name all {of}"
+        )
+
+
 @dataclass(frozen=True)
 class ImageDataset:
     """Training and test images of the same shape and classes.
@@ -295,13 +305,7 @@ class ImageDataset:
         for what, split in (("training", self.train), ("test", self.test)):
             if len(split) == 0:
                 raise InputError(f"{self.name} has no {what} images; give at least one")
-            low, high = int(split.labels.min()), int(split.labels.max())
-            if low < 0 or high >= self.classes:
-                wrong = low if low < 0 else high
-                raise InputError(
-                    f"a {what} label of {self.name} is {wrong}, but its {self.classes} classes are numbered 0 to "
-                    f"{self.classes - 1}; correct the labels or name all classes"
-                )
+            check_range(what, "label", self.name, split.labels, "classes", self.classes)
         if self.train.image_shape != self.test.image_shape:
             raise InputError(
                 f"training images of {self.name} are {self.train.image_shape}, test images {self.test.image_shape}; "
