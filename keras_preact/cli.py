@@ -92,7 +92,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="TABLE",
         help="table1, table2, table3, table5, resnet20, extensions, warmup, initialization or all",
     )
-    reproduce.add_argument("--budget", default="smoke", help="smoke (minutes, default), cpu (hours) or paper (a GPU)")
+    reproduce.add_argument(
+        "--budget", default="smoke", help="smoke (default), cpu, deep or paper; --cost says how long"
+    )
     reproduce.add_argument(
         "--profile", default="paper", help="whose networks and recipe, in a table of their own (default: paper)"
     )
@@ -184,7 +186,10 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--data-dir", type=_place, help="folder of class folders, or tensorflow-datasets' data_dir")
     group.add_argument(
-        "--image-size", type=int, help="pixels, where the images differ in size (default of a folder: 32)"
+        "--image-size",
+        type=int,
+        help="pixels: CIFAR's and the bundled images are averaged down (16: a quarter of the time), others scaled and "
+        "cropped (default: the images' own size; of a folder 32)",
     )
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on the images of these classes alone")
     group.add_argument(

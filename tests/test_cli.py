@@ -435,7 +435,11 @@ REFUSED = {
     "name before options": (["train", "--model", "cifar_resnt", "--depth", "20"], "did you mean 'cifar_resnet'"),
     "name before data": (["train", "--model", "resnet51", "--dataset", "cifar10"], "known: "),
     "folder of bundled images": (["train", "--data-dir", "mine"], "leave out --data-dir, or name other data"),
-    "size of bundled images": (["train", "--image-size", "64"], "leave out --image-size, or name other data"),
+    "size of bundled images": (["train", "--image-size", "64"], "give an image size from 8 to 32 pixels, not 64"),
+    "size of bundled sequences": (
+        ["train", "--model", "prenorm-transformer", "--image-size", "16"],
+        "leave out --image-size, or name other data",
+    ),
     "size of words": (["info", "transformer", "--image-size", "64"], "leave out --image-size"),
     "list of no runs": (
         ["reproduce", "initialization", "--list"],

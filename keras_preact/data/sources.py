@@ -22,6 +22,8 @@ from keras_preact.errors import InputError, check_choice
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
 TEST_FOLDERS = ("test", "val", "validation")
+SMALLEST_IMAGE = 8
+"""Pixels: the networks halve an image twice or more."""
 
 
 class Split(ABC):
@@ -80,17 +82,20 @@ class ImageSplit(Split):
         return _Part(self, indices, labels)
 
     def at(self, image_size: int, short_side: int | None = None) -> ImageSplit:
-        """Return the same images cut to another square, as for a test at 320 pixels.
+        """Return the same images at another size, for example 16 pixels instead of 32, or a test at 320.
+
+        Images in memory are averaged down, each new pixel over the area that it covers. Image files are scaled by
+        their short side, and the middle is cut out.
 
         Args:
             image_size: height and width in pixels.
-            short_side: of an image before the middle of it is cut out; default in the proportion of this split.
+            short_side: of image files, before the middle is cut out; default in the proportion of this split.
 
         Raises:
-            InputError: the images have one size, or the short side is shorter than the square.
+            InputError: images in memory are smaller than that or not square, or the short side is shorter than the
+                square.
         """
-        height, width, _ = self.image_shape
-        raise InputError(f"the images are all {height}×{width}; leave out the image size")
+        raise InputError(f"{type(self).__name__} has images of one size; leave out the image size")
 
     def mean(self) -> np.ndarray:
         """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
@@ -153,9 +158,34 @@ class ArraySplit(ImageSplit):
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.images[indices], self.labels[indices]
 
+    def at(self, image_size: int, short_side: int | None = None) -> ArraySplit:
+        height, width, _ = self.image_shape
+        if short_side is not None:
+            raise InputError(f"the images are all {height}×{width} and none is cropped; leave out the short side")
+        if image_size == height == width:
+            return self
+        if height != width:
+            raise InputError(f"the images are {height}×{width}, not square; leave out the image size")
+        if not SMALLEST_IMAGE <= image_size < height:
+            raise InputError(
+                f"images of {height}×{width} are averaged down, not enlarged; give an image size from "
+                f"{SMALLEST_IMAGE} to {height} pixels, not {image_size}"
+            )
+        return ArraySplit(np.concatenate([_averaged(images, image_size) for images in self._chunks()]), self.labels)
+
     def update_hash(self, digest: Any) -> None:
         digest.update(np.ascontiguousarray(self.images))
         digest.update(self.labels)
+
+
+def _averaged(images: np.ndarray, size: int) -> np.ndarray:
+    """Return square images at a smaller size, each pixel the mean of the area that it covers, rounded to uint8."""
+    before = images.shape[1]
+    edges = np.linspace(0, before, size + 1)
+    pixels = np.arange(before)
+    overlaps = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
+    weights = (np.clip(overlaps, 0, 1) * size / before).astype(np.float32)  # (new, old): shares of a new pixel
+    return np.rint(np.einsum("ih,jw,nhwc->nijc", weights, weights, images, optimize=True)).astype(np.uint8)
 
 
 class FolderSplit(ImageSplit):
@@ -199,7 +229,8 @@ class FolderSplit(ImageSplit):
         scale = short_side / min(image.size)
         width, height = (max(short_side, round(length * scale)) for length in image.size)
         if (width, height) != image.size:
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
+            # Smaller by area averaging, as images in memory; BOX would enlarge to blocks.
+            image = image.resize((width, height), Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
         left, top = (width - size) // 2, (height - size) // 2
         return np.asarray(image)[top : top + size, left : left + size]
 
@@ -352,6 +383,17 @@ class ImageDataset:
         train, test = (split.part(places, new_label[split.labels[places]]) for split, places in splits)
         return ImageDataset(self.name, train, test, names, self.skipped)
 
+    def at(self, image_size: int) -> ImageDataset:
+        """Return the same data with images of another size; see `ImageSplit.at`.
+
+        Example:
+
+        >>> bundled_cifar10().at(16).image_shape
+        (16, 16, 3)
+        """
+        train, test = self.train.at(image_size), self.test.at(image_size)
+        return ImageDataset(self.name, train, test, self.class_names, self.skipped)
+
     def fingerprint(self) -> str:
         """Return a SHA-256 that tells these data from others: of pixels and labels, or of file names and sizes."""
         digest = hashlib.sha256(repr((self.class_names, self.image_shape)).encode())
@@ -452,8 +494,8 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             f"train/ and {test_name}/ in {directory} differ in the classes {differing}; give both the same"
         )
     size = 32 if image_size is None else image_size
-    if size < 8:
-        raise InputError(f"the image size is {size}; give at least 8 pixels")
+    if size < SMALLEST_IMAGE:
+        raise InputError(f"the image size is {size}; give at least {SMALLEST_IMAGE} pixels")
     splits, skipped = [], []
     for name in ("train", test_name):
         files = [(path, label) for label, folder in enumerate(names) for path in _images(root / name / folder)]
@@ -486,22 +528,24 @@ def load_dataset(
         name: `"bundled"`, `"folder"` (with `data_dir`), a classification set of tensorflow-datasets; or the bundled
             sequences: `"reviews"`, `"characters"`, `"weather"`.
         data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
-        image_size: pixels, where the images differ in size; a folder's default is 32.
+        image_size: height and width in pixels. Images of one size (the bundled ones, CIFAR) are averaged down to it;
+            it is required where sizes differ, except in a folder, whose default is 32.
         skip_corrupt: with `"folder"`, whether images that cannot be read are left out; see `from_folder`.
 
     Raises:
-        InputError: there is no such set, it is missing, or half written; or a folder or a size for bundled data.
+        InputError: there is no such set, it is missing, or half written; an image size that it cannot have; or a
+            folder for bundled data.
 
     Example:
 
-    >>> load_dataset("bundled").name
-    'bundled'
+    >>> load_dataset("bundled", image_size=16).image_shape
+    (16, 16, 3)
     """
     if skip_corrupt and name != "folder":
         raise InputError(f"only images of a folder can be skipped; leave out --skip-corrupt with --dataset {name}")
     if name == "bundled":
-        _refuse_place_and_size(name, data_dir, image_size)
-        return bundled_cifar10()
+        _refuse_bundled(name, "--data-dir", data_dir)
+        return bundled_cifar10() if image_size is None else bundled_cifar10().at(image_size)
     if name == "folder":
         if data_dir is None:
             raise InputError("--dataset folder needs --data-dir, a folder that holds train/CLASS/ and test/CLASS/")
@@ -509,21 +553,21 @@ def load_dataset(
     from keras_preact.data.sequences import SEQUENCES
 
     if name in SEQUENCES:
-        _refuse_place_and_size(name, data_dir, image_size)
+        _refuse_bundled(name, "--data-dir", data_dir)
+        _refuse_bundled(name, "--image-size", image_size)
         return SEQUENCES[name]()
     from keras_preact.data.streams import from_tfds
 
     return from_tfds(name, data_dir, image_size)
 
 
-def _refuse_place_and_size(name: str, data_dir: Any, image_size: Any) -> None:
-    """Raise InputError where somebody means data of their own and would train on what comes with the package."""
-    for given, option in ((data_dir, "--data-dir"), (image_size, "--image-size")):
-        if given is not None:
-            raise InputError(
-                f"the data set {name} comes with the package, as it is; leave out {option}, or name other data by "
-                "--dataset (folder, or a name of tensorflow-datasets)"
-            )
+def _refuse_bundled(name: str, option: str, value: Any) -> None:
+    """Raise InputError where an option is given that bundled data cannot have: the user may mean other data."""
+    if value is not None:
+        raise InputError(
+            f"the data set {name} comes with the package, as it is; leave out {option}, or name other data by "
+            "--dataset (folder, or a name of tensorflow-datasets)"
+        )
 
 
 def nearest_names(name: str, known: Sequence[str]) -> str:

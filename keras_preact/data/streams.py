@@ -46,7 +46,7 @@ def from_tfds(
     Args:
         name: as in `tfds.load`, for example `"cifar10"`, `"cifar100"`, `"imagenet2012"`.
         data_dir: where it is, or will be, prepared; default tensorflow-datasets' own place.
-        image_size: pixels; needed where the images differ in size, and refused where they do not.
+        image_size: pixels; required where the images differ in size. Images of one size are averaged down to it.
         download: whether a set that is not there may be downloaded. Never where it is there.
 
     Returns:
@@ -71,10 +71,9 @@ def from_tfds(
     height, width, channels = image.shape
     images = sum(builder.info.splits[split].num_examples for split in splits)
     if None not in image.shape and images * height * width * channels < IN_MEMORY_BYTES:
-        if image_size not in (None, height):
-            raise InputError(f"the images of {name} are all {height}×{width}; leave out the image size")
         train, test = (_in_memory(builder, split) for split in splits)
-        return ImageDataset(name, train, test, class_names)
+        dataset = ImageDataset(name, train, test, class_names)
+        return dataset if image_size is None else dataset.at(image_size)
     if image_size is None:
         raise InputError(
             f"the images of {name} differ in size or are too many for memory; give --image-size, for example 224"

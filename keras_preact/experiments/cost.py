@@ -84,7 +84,8 @@ def _stand_in(config: RunConfig) -> tuple[Dataset, int, int]:
     if config.dataset in ("bundled", *SEQUENCES):
         dataset = config.load_dataset()
         return dataset, len(dataset.train), len(dataset.test)
-    shape, classes, images, tested = SETS[config.dataset]
+    (height, width, channels), classes, images, tested = SETS[config.dataset]
+    shape = (config.image_size or height, config.image_size or width, channels)
     rng = np.random.default_rng(0)
 
     def some(count: int) -> tuple[np.ndarray, np.ndarray]:

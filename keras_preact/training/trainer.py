@@ -113,7 +113,8 @@ class RunConfig:
         options: arguments of the network, as plain data (`depth`, `placement`, `shortcut`, …).
         dataset: as in `load_dataset`: `"bundled"`, `"folder"`, or a tensorflow-datasets name.
         data_dir: where the data are; `None` for the default of each kind.
-        image_size: pixels, where the data set's images differ in size.
+        image_size: height and width of the images in pixels, for example 16 to average CIFAR's down; default their
+            own, where they have one.
         only: names of the classes to train on; default: all.
         skip_corrupt: whether images of a folder that cannot be read are left out, and counted. Default `False`.
         recipe: how to train.

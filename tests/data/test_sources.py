@@ -121,10 +121,46 @@ def test_a_folders_images_are_cut_to_other_squares(folder):
         test.at(16, short_side=12)
 
 
-def test_arrays_have_one_size():
-    split = ArraySplit(np.zeros((2, 8, 8, 3), "uint8"), [0, 1])
-    with pytest.raises(InputError, match="the images are all 8×8; leave out the image size"):
-        split.at(16)
+@pytest.mark.parametrize(("before", "after"), [(32, 16), (24, 8), (32, 24), (17, 9)])
+def test_images_in_memory_are_averaged_down(before, after):
+    """Against the mean over every area, by repeating each pixel until the areas have whole numbers of them."""
+    images = pixels(2, before)
+    fine = np.repeat(np.repeat(images.astype("float64"), after, 1), after, 2)
+    means = fine.reshape(2, after, before, after, before, 3).mean((2, 4))
+    found = ArraySplit(images, [0, 1]).at(after)
+    assert found.image_shape == (after, after, 3)
+    assert np.abs(found.images - means).max() <= 0.5 + 1e-4  # to the nearest whole number
+
+
+def test_a_folder_of_images_of_one_size_is_averaged_down_like_arrays(tmp_path):
+    images = pixels(4, 32)
+    for k, image in enumerate(images):
+        for split in ("train", "test"):
+            path = tmp_path / split / "ab"[k % 2] / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    found = from_folder(tmp_path, image_size=16).train.batch(np.arange(4))[0]
+    expected = ArraySplit(images[[0, 2, 1, 3]], [0, 0, 1, 1]).at(16).images
+    assert np.abs(found.astype(int) - expected).max() <= 1  # Pillow rounds after each direction
+
+
+def test_sizes_that_images_in_memory_cannot_have():
+    split = ArraySplit(pixels(2, 16), [0, 1])
+    assert split.at(16) is split
+    for size in (7, 17):
+        with pytest.raises(InputError, match=f"give an image size from 8 to 16 pixels, not {size}"):
+            split.at(size)
+    with pytest.raises(InputError, match="none is cropped; leave out the short side"):
+        split.at(8, short_side=12)
+    with pytest.raises(InputError, match="the images are 8×16, not square; leave out the image size"):
+        ArraySplit(np.zeros((2, 8, 16, 3), "uint8"), [0, 1]).at(8)
+
+
+def test_some_classes_at_another_size():
+    small = bundled_cifar10().only(["cat", "dog"]).at(16)
+    assert small.image_shape == small.test.image_shape == (16, 16, 3)
+    np.testing.assert_array_equal(small.train.labels, bundled_cifar10().only(["cat", "dog"]).train.labels)
+    assert small.fingerprint() != load_dataset("bundled", image_size=16).fingerprint()
 
 
 def test_moments_of_the_channels_are_numpys():
@@ -214,8 +250,10 @@ class TestOnlySomeClasses:
             bundled_cifar10().only(names)
 
 
-@pytest.mark.parametrize("name", ["bundled", "reviews"])
-@pytest.mark.parametrize("option", [{"data_dir": "my_images"}, {"image_size": 64}])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("bundled", {"data_dir": "my_images"}), ("reviews", {"data_dir": "my_texts"}), ("reviews", {"image_size": 64})],
+)
 def test_what_comes_with_the_package_is_not_taken_for_data_of_ones_own(name, option):
     with pytest.raises(InputError, match=f"the data set {name} comes with the package, as it is; leave out --"):
         load_dataset(name, **option)
