@@ -3,7 +3,7 @@
 # make test-slow  the tests that take longer
 # make lab        open the course in JupyterLab
 # make bench      speed and memory against what people use today, into runs/benchmarks
-# make reproduce  what is missing of the paper's tables, and what it would cost on this machine; BUDGET=smoke, cpu, paper
+# make reproduce  what is missing of the paper's tables, and what it would cost on this machine; BUDGET=smoke, cpu, deep, paper
 # make site       write the course and a reference of the package as web pages into build/site
 # make notebooks  run every notebook again and store its outputs
 #

@@ -412,7 +412,7 @@ REFUSED = {
         "cifar_resnet takes images, and reviews has sequences",
     ),
     "heads": (["train", "--model", "prenorm-transformer", "--dim", "10"], "4 heads do not divide a width of 10"),
-    "budget": (["reproduce", "table1", "--budget", "gpu"], "known: smoke, cpu, paper"),
+    "budget": (["reproduce", "table1", "--budget", "gpu"], "known: smoke, cpu, deep, paper"),
     "row": (["reproduce", "table1", "--rows", "orignal"], "did you mean 'original'"),
     "row of another budget": (
         ["reproduce", "table3", "--rows", "cifar100-164-original"],
