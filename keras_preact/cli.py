@@ -428,7 +428,9 @@ def _reproduce(options: argparse.Namespace) -> None:
         say(f"There is no folder {options.results} here, so that no kept run is known; name it by --results.")
     jobs = _jobs(options, experiments, budget)
     if options.list or options.cost:
-        _list(options, jobs)
+        store = Store([options.out, options.results])
+        found = [line for experiment in experiments for line in lines(experiment, budget, store)]
+        _list(options, jobs, {line.row.name: line.seeds_needed for line in found} if budget.judges else {})
         return
     run_missing([job for _, job in jobs], options.data_dir, _progress, say)
     store = Store([options.out, options.results])
@@ -464,8 +466,8 @@ def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) 
     return list(found.values())
 
 
-def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]]) -> None:
-    """Print which runs are finished, begun and missing, and what those would cost."""
+def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[str, int | None]) -> None:
+    """Print which runs are finished, begun and missing, what those would cost, and how many seeds would decide."""
     from keras_preact.console import console, say, table
     from keras_preact.experiments import costs, duration
 
@@ -475,12 +477,17 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]]) -> None:
         seconds = costs([job for _, job in jobs], say)
         rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
         heads.append("time here")
+        if any(seeds.values()):
+            rows = [[*row, str(seeds.get(row[1]) or "")] for row in rows]
+            heads.append("seeds needed")
     console.print(table(heads, rows))
     missing = sum(job.run is None for _, job in jobs)
     say(f"{missing} of {len(jobs)} runs are not finished.")
     if options.cost and missing:
         total = sum(cost for cost in seconds if cost is not None)
         say(f"From their first step they would take {duration(total)} on this machine, timed just now.")
+    if options.cost and any(seeds.values()):
+        say("Seeds needed: runs a row for the published difference to show in four cases of five.")
 
 
 def _refuse_for_initialization(options: argparse.Namespace) -> None:

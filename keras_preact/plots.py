@@ -235,46 +235,72 @@ def lesions_figure(lesions: Sequence[Any]) -> Figure:
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
-def table_figure(lines: Sequence[Any], title: str = "", fails_above: float | None = None) -> Figure:
-    """Return a reproduced table as a dot plot: ours with its spread, and the published value of the paper's network.
+def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
+    """Return a reproduced table as differences from the row that each is compared with: ours and published.
+
+    A dot is a run, a bar the 95 % interval of the difference. An arrow at the right edge is a failure: published as
+    failing, or a run of ours that diverged.
 
     Args:
         lines: of `keras_preact.experiments.lines`.
         title: above the figure.
-        fails_above: the error (%) above which a run fails; published failures are drawn there.
     """
-    run = sum(line.median is not None for line in lines)
-    compares = any(line.row.published is not None for line in lines)
-    whose = "ours and published" if compares else "median and range"
-    alt = f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; test errors in percent, {whose}."
-    figure = _figure(alt, 9.0, 1.4 + 0.34 * len(lines))
+    run = sum(line.mean is not None for line in lines)
+    alt = (
+        f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; difference in test error from the first row "
+        f"of the same network, in points. {_said_differences(lines)}"
+    )
+    figure = _figure(alt, 9.0, 1.5 + 0.36 * len(lines))
     axes = figure.add_subplot()
+    axes.axvline(0, color="0.5", linewidth=0.8)
     for place, line in enumerate(lines):
-        published = line.row.published
-        where = None if published is None else fails_above if published.value is None else published.value
-        if where is not None:
-            marker = "x" if published.value is None else "D"
-            axes.plot([where], [place], marker=marker, color=COLOURS[1], markersize=7, linestyle="", fillstyle="none")
-        if line.diverged:
-            axes.annotate(line.diverged, (1, place), xycoords=("axes fraction", "data"), color=COLOURS[0], ha="right")
-        axes.plot(line.spread, [place] * len(line.spread), color=COLOURS[0], linewidth=2, marker="|")
-        if line.median is not None and math.isfinite(line.median):
-            axes.plot([line.median], [place], marker="o", color=COLOURS[0], linestyle="")
-    axes.plot([], [], "o", color=COLOURS[0], label="ours, median and range")
-    if compares:
+        _draw_published(axes, place - 0.16, line)
+        _draw_ours(axes, place + 0.16, line)
+    if any(line.published_difference is not None for line in lines):
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
-    if fails_above is not None:
-        failing = any(line.row.published is not None and line.row.published.value is None for line in lines)
-        axes.axvline(fails_above, color="0.5", linewidth=0.8, linestyle=":", label="" if failing else "fails above")
-        if failing:
-            axes.plot([], [], "x", color=COLOURS[1], label=f"published: fails (above {fails_above:g} %)")
-    axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 66) for line in lines])
+    axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, a run")
+    if any(line.difference is not None and line.difference.is_known for line in lines):
+        axes.plot([], [], color=COLOURS[0], linewidth=3, label="ours, 95 % interval of the difference")
+    axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 60) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlabel("test error (%)")
+    axes.set_xlabel("difference in test error (points); right is worse")
+    axes.margins(x=0.08)
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", alpha=0.3)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
+
+
+def _said_differences(lines: Sequence[Any]) -> str:
+    said = [f"{line.row.title} {line.difference}" for line in lines if line.difference is not None]
+    return f"Ours: {'; '.join(said)}." if said else ""
+
+
+def _draw_published(axes: Any, place: float, line: Any) -> None:
+    apart = 0.0 if line.reference is None and line.row.published is not None else line.published_difference
+    if apart is None:
+        return
+    if math.isinf(apart):
+        _arrow(axes, place, "published: fails", COLOURS[1])
+    else:
+        axes.plot([apart], [place], marker="D", color=COLOURS[1], markersize=6, linestyle="", fillstyle="none")
+
+
+def _draw_ours(axes: Any, place: float, line: Any) -> None:
+    base = (line.reference or line).mean
+    if base is None:
+        return
+    ended = [error - base for error in line.errors if math.isfinite(error)]
+    if line.difference is not None and line.difference.is_known and not line.diverged:
+        axes.plot([line.difference.low, line.difference.high], [place] * 2, color=COLOURS[0], linewidth=3, alpha=0.7)
+    axes.plot(ended, [place] * len(ended), marker="o", markersize=5, color=COLOURS[0], linestyle="", alpha=0.6)
+    if line.diverged:
+        _arrow(axes, place, line.diverged, COLOURS[0])
+
+
+def _arrow(axes: Any, place: float, words: str, colour: str) -> None:
+    """Write words at the right edge, with an arrow out of the figure."""
+    axes.annotate(f"{words} →", (1, place), xycoords=("axes fraction", "data"), color=colour, ha="right", va="center")
 
 
 def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str], title: str = "") -> Figure:

@@ -1,5 +1,7 @@
 """The figures: what stands in them, what they say in words, and that their files are the same wherever drawn."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -132,19 +134,27 @@ def test_a_tables_curves_have_a_panel_a_row_before_that_which_it_is_compared_wit
 # ---- tables and units ---------------------------------------------------------------------------------------------
 
 
-def test_a_table_shows_ours_and_the_published_value():
-    lines = [
-        Line(Row("a", "first", "110", published=Published(6.61, "L")), "ResNet-32", (8.0, 9.0, 7.0)),
-        Line(Row("b", "second", "110", published=FAILS), "ResNet-32", ()),
-    ]
-    axes = table_figure(lines, "a table", fails_above=20.0).axes[0]
-    points = [(line.get_marker(), list(line.get_xdata())) for line in axes.get_lines()]
-    assert ("D", [6.61]) in points and ("o", [8.0]) in points and ("x", [20.0]) in points
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
-    assert alt_text(table_figure(lines, "a table")).startswith("a table: 1 of 2 rows run")
-    for shown, words in ((lines, "published: fails (above 20 %)"), (lines[:1], "fails above")):
-        labels = [text.get_text() for text in table_figure(shown, fails_above=20.0).legends[0].get_texts()]
-        assert labels == ["ours, median and range", "published (the paper's network)", words]
+def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the_first_row():
+    first = Line(Row("a", "first", "110", published=Published(6.5, "L")), "ResNet-32", (8.0, 9.0, 7.0))
+    second = Line(Row("b", "second", "110", published=Published(7.0, "L")), "", (10.0, 11.0), reference=first)
+    third = Line(Row("c", "third", "110", published=FAILS), "", (12.0, math.inf), reference=first)
+    fourth = Line(Row("d", "fourth", "110", published=FAILS), "", (), reference=first)
+    figure = table_figure([first, second, third, fourth], "a table")
+    axes = figure.axes[0]
+    points = {
+        (line.get_marker(), tuple(line.get_xdata()), round(line.get_ydata()[0]))
+        for line in axes.get_lines()[1:]
+        if len(line.get_xdata())
+    }
+    assert ("D", (0.0,), 0) in points and ("o", (0.0, 1.0, -1.0), 0) in points
+    assert ("D", (0.5,), 1) in points and ("o", (2.0, 3.0), 1) in points and ("o", (4.0,), 2) in points
+    (interval,) = [ends for marker, ends, _ in points if marker == "None"]
+    assert interval == pytest.approx((second.difference.low, second.difference.high))
+    assert texts(axes) == ["published: fails →", "1 of 2 diverged →", "published: fails →"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second", "third", "fourth"]
+    assert alt_text(figure).startswith("a table: 3 of 4 rows run; ") and "second +2.50 [" in alt_text(figure)
+    assert len(figure.legends[0].get_texts()) == 3
+    assert [text.get_text() for text in table_figure([first]).legends[0].get_texts()] == ["ours, a run"]
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

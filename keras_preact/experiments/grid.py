@@ -219,8 +219,8 @@ BUDGETS = {
         ),
         Budget(
             "cpu",
-            "the whole of CIFAR ten times, networks of 29 to 56 layers, or 600 steps of narrow Transformers: minutes "
-            "to hours a run",
+            "the shallow control: ten passes over the whole of CIFAR, networks of 29 to 56 layers, or 600 steps of "
+            "narrow Transformers: minutes to hours a run",
             {
                 "110": {"depth": 32},
                 "110-single": {"depth": 32, "block": "single"},
@@ -238,7 +238,8 @@ BUDGETS = {
         Budget(
             "deep",
             "the paper's networks, batch size, optimizer and weight decay; CIFAR's images averaged down to 16×16 "
-            f"pixels, {DEEP.steps:,} steps: minutes a run, half an hour for ResNet-1001",
+            f"pixels, {DEEP.steps:,} steps, after which an error says how easily a network trains, not how good it "
+            "gets: minutes a run, half an hour for ResNet-1001",
             {
                 "20": {"depth": 20},
                 "110": {"depth": 110},

@@ -13,11 +13,31 @@ from typing import Any
 from keras_preact import paper
 from keras_preact.analysis import read_inspection
 from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
+from keras_preact.experiments.statistics import (
+    AGREES,
+    DIFFERS,
+    UNDECIDED,
+    Difference,
+    binomial_deviation,
+    difference,
+    mean_and_deviation,
+    seeds_needed,
+)
 from keras_preact.experiments.store import Run, Store
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
 
-COLUMNS = ("row", "network", "published", "ours", "n", "difference", "test loss")
+COLUMNS = (
+    "row",
+    "network",
+    "published",
+    "ours",
+    "n",
+    "published difference",
+    "our difference [95 %]",
+    "verdict",
+    "test loss",
+)
 
 
 @dataclass(frozen=True)
@@ -27,10 +47,12 @@ class Line:
     Attributes:
         row: of the grid.
         network: what stands for the paper's network in this budget.
-        errors: our test errors (%), by seed.
+        errors: our test errors (%), by seed; infinite where a run has diverged.
         fails_above: the error above which training has failed; see `Run.fails_above`.
         losses: our test losses of the last epoch, by seed.
         runs: what was run, by seed.
+        chance: the error at which diverged runs are counted.
+        reference: the first line of the same network and data, which this one is compared with; `None` in that line.
     """
 
     row: Row
@@ -39,32 +61,54 @@ class Line:
     fails_above: float = math.inf
     losses: tuple[float, ...] = ()
     runs: tuple[Run, ...] = ()
+    chance: float = 90.0
+    reference: Line | None = None
 
     @property
-    def median(self) -> float | None:
-        """Our median, a run that diverged being the worst there is; `None` without a run."""
-        return statistics.median(self.errors) if self.errors else None
-
-    def ours(self, judges: bool) -> str:
-        """Our median with its spread, in words."""
-        if self.median is None:
-            return "not run"
-        words, spread = [], " to ".join(f"{end:.2f}" for end in self.spread)
-        if math.isfinite(self.median):
-            words.append(f"{self.median:.2f}" + (f" ({spread})" if len(self.spread) > 1 else ""))
-        elif spread:
-            words.append(spread)
-        if self.diverged:
-            words.append(self.diverged)
-        if judges and (self.median > self.fails_above or math.isinf(self.median)):
-            words.append("fails")
-        return ", ".join(words)
+    def counted(self) -> tuple[float, ...]:
+        """Our test errors, those of diverged runs at chance."""
+        return tuple(error if math.isfinite(error) else self.chance for error in self.errors)
 
     @property
-    def spread(self) -> tuple[float, ...]:
-        """The smallest and the largest error of the runs that did not diverge, or the only one; empty without one."""
+    def mean(self) -> float | None:
+        """The mean of `counted`; `None` without a run."""
+        return statistics.mean(self.counted) if self.errors else None
+
+    @property
+    def difference(self) -> Difference | None:
+        """Our mean less that of the reference; `None` where either has no run, and for the reference itself."""
+        if self.reference is None or not self.errors or not self.reference.errors:
+            return None
+        return difference(self.counted, self.reference.counted)
+
+    @property
+    def published_difference(self) -> float | None:
+        """The published error less that of the reference; infinite where it was published as failing."""
+        published = self.row.published
+        known = self.reference.row.published if self.reference is not None else None
+        if published is None or known is None or known.value is None:
+            return None
+        return math.inf if published.value is None else published.value - known.value
+
+    @property
+    def verdict(self) -> str:
+        """Whether our difference agrees with the published one; empty where either is missing."""
+        ours, published = self.difference, self.published_difference
+        return "" if ours is None or published is None else ours.verdict(published)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Runs a row for the published difference to show, four times in five; `None` where there is none to show.
+
+        At the standard deviation of our runs, where there are three or more; else at that of the test images alone.
+        """
+        apart, published = self.published_difference, self.row.published
+        if not apart or math.isinf(apart) or published is None or published.value is None:
+            return None
         ended = [error for error in self.errors if math.isfinite(error)]
-        return tuple(dict.fromkeys((min(ended), max(ended)))) if ended else ()
+        tested = (_tested(self.runs[0]) if self.runs else 0) or 10_000
+        deviation = statistics.stdev(ended) if len(ended) > 2 else binomial_deviation(published.value, tested)
+        return seeds_needed(apart, deviation) if deviation else None
 
     @property
     def diverged(self) -> str:
@@ -72,13 +116,18 @@ class Line:
         lost, runs = sum(map(math.isinf, self.errors)), len(self.errors)
         return "" if not lost else "diverged" if lost == runs else f"{lost} of {runs} diverged"
 
-    @property
-    def difference(self) -> str:
-        """Ours less the published error, where both are numbers."""
-        published = self.row.published
-        if self.median is None or math.isinf(self.median) or published is None or published.value is None:
-            return ""
-        return f"{self.median - published.value:+.2f}"
+    def ours(self, judges: bool) -> str:
+        """Mean and standard deviation of the runs that did not diverge, in words, and how many did."""
+        if not self.errors:
+            return "not run"
+        ended = [error for error in self.errors if math.isfinite(error)]
+        words = [mean_and_deviation(ended)] if ended else []
+        if self.diverged:
+            words.append(self.diverged)
+        most_diverged = 2 * len(ended) <= len(self.errors)
+        if judges and (most_diverged or statistics.mean(self.counted) > self.fails_above):
+            words.append("fails")
+        return ", ".join(words)
 
 
 def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[Row] | None = None) -> list[Line]:
@@ -96,84 +145,67 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
     >>> [line.ours(judges=True) for line in lines(EXPERIMENTS["resnet20"], BUDGETS["paper"], empty)]
     ['not run', 'not run']
     """
+    first: dict[tuple[str, str], Line] = {}
     found = []
-    for row in rows or experiment.rows:
-        if budget.holds(row):
-            runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
-            limit = runs[0].fails_above if runs else math.inf
-            errors, losses = (tuple(getattr(run, what) for run in runs) for what in ("error", "loss"))
-            found.append(Line(row, budget.network(row), errors, limit, losses, tuple(runs)))
+    for row in experiment.rows:
+        if not budget.holds(row):
+            continue
+        runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
+        errors, losses = (tuple(getattr(run, what) for run in runs) for what in ("error", "loss"))
+        limits = (runs[0].fails_above, runs[0].chance) if runs else (math.inf, 90.0)
+        kind = row.network, row.dataset
+        line = Line(row, budget.network(row), errors, limits[0], losses, tuple(runs), limits[1], first.get(kind))
+        first.setdefault(kind, line)
+        if rows is None or row in rows:
+            found.append(line)
     return found
 
 
 def cells(line: Line, budget: Budget) -> list[str]:
     """Return a line as text, in the order of `COLUMNS`."""
-    published = "" if line.row.published is None else str(line.row.published)
+    published, apart = line.row.published, line.published_difference
     return [
         line.row.title,
         line.network,
-        published,
+        "" if published is None else str(published),
         line.ours(budget.judges),
         str(len(line.errors)),
-        line.difference,
+        "" if apart is None else "fails" if math.isinf(apart) else f"{apart:+.2f}",
+        "" if line.difference is None or not budget.judges else str(line.difference),
+        line.verdict if budget.judges else "",
         f"{statistics.median(line.losses):.2f}" if line.losses else "",
     ]
 
 
-AGREES, DIFFERS, LACKS = "as published", "not as published", "not run"
-UNTOLD = "published as failing, which so short a training cannot tell"
-
-
 def verdict(found: Sequence[Line]) -> str:
-    """Say, as Markdown, which rows differ from the first of their network as published, which do not, which lack.
-
-    How large a difference one seed can show is not judged: the numbers are there to be looked at.
-    """
-    said: dict[str, list[str]] = {AGREES: [], DIFFERS: [], UNTOLD: [], LACKS: []}
-    for line in found:
-        reference = _reference(line, found)
-        if line is reference or line.row.published is None or reference.row.published is None:
-            continue
-        if line.median is None or reference.median is None:
-            said[LACKS].append(line.row.title)
-            continue
-        if math.isinf(reference.median):
-            continue  # it has diverged: there is nothing to compare with
-        published = _apart(line.row.published.value, reference.row.published.value)
-        ours = line.median - reference.median
-        failing = math.isinf(ours) or line.median > line.fails_above
-        if math.isinf(published) and math.isinf(line.fails_above) and not failing:
-            kind = UNTOLD
-        else:
-            kind = AGREES if published * ours > 0 and (failing or not math.isinf(published)) else DIFFERS
-        said[kind].append(f"{line.row.title}: published {_signed(published)}, ours {_signed(ours, failing)}")
-    if not any(said[kind] for kind in (AGREES, DIFFERS, UNTOLD)):
+    """Say in a sentence or two, as Markdown, how many published differences our runs confirm, and what that means."""
+    counts = Counter(line.verdict for line in found if line.verdict)
+    lacking = sum(line.published_difference is not None and line.difference is None for line in found)
+    if not counts:
         return ""
-    head = (
-        "Against the first row of the same network and data, in points of test error. As published means: of the same "
-        "sign, however small.\n"
+    said = [f"{counts[kind]} {words}" for kind, words in _COUNTED.items() if counts[kind]]
+    said += [f"{lacking} not run"] * bool(lacking)
+    single = [line for line in found if len(line.errors) == 1 and math.isfinite(line.errors[0]) and line.runs]
+    spreads = [binomial_deviation(line.errors[0], examples) for line in single if (examples := _tested(line.runs[0]))]
+    alone = (
+        f" Rows with one run have no interval: the test images alone spread an error by {min(spreads):.2f} to "
+        f"{max(spreads):.2f} points (binomial standard deviation), and runs of a short schedule differ by more."
+        if spreads
+        else ""
     )
-    listed = [line for kind, rows in said.items() if rows for line in (f"* {kind}:", *(f"  * {row}" for row in rows))]
-    return "\n".join([head, *listed, ""])
+    return (
+        f"Differences are from the first row of the same network and data, in points of test error, with Welch's 95 % "
+        f"interval. Against the published signs: {', '.join(said)}.{alone}\n"
+    )
 
 
-def _reference(line: Line, found: Sequence[Line]) -> Line:
-    """Return the first line of the same network and data: what a line is compared with."""
-    kind = line.row.network, line.row.dataset
-    return next(one for one in found if (one.row.network, one.row.dataset) == kind)
+_COUNTED = {AGREES: "agree", DIFFERS: "differ", UNDECIDED: "are undecided (the interval holds 0, or there is none)"}
 
 
-def _apart(value: float | None, reference: float | None) -> float:
-    """Return the difference of two published errors, of which the first may be "fails": infinite then."""
-    assert reference is not None  # no first row of a published table fails
-    return math.inf if value is None else value - reference
-
-
-def _signed(difference: float, failing: bool = False) -> str:
-    """Return a difference with its sign; one without end is a failure."""
-    if math.isinf(difference):
-        return "fails"
-    return f"{difference:+.2f}" + (" (fails)" if failing else "")
+def _tested(run: Run) -> int:
+    """Return the number of test examples of a run whose errors are shares of them; 0 for others, and where unknown."""
+    data = run.record.get("data", {})
+    return int(data.get("test_images", 0))
 
 
 def machines(found: Sequence[Line]) -> str:
@@ -293,25 +325,13 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     from keras_preact.plots import alt_text, draw, table_curves_figure, table_figure
 
     title = f"{experiment.name}, {_title(budget)}"
-    table = table_figure(found, title, _limit(found) if budget.judges else None)
+    table = table_figure(found, title)
     curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
-    references = {line.row.title: _reference(line, found).row.title for line in found}
+    references = {line.row.title: (line.reference or line).row.title for line in found}
     for name, figure in (("", table), ("-curves", table_curves_figure(curves, references, title))):
         whose = "" if budget.profile == "paper" else f"-{budget.profile}"
         path = draw(figure, results / f"{experiment.name}-{budget.name}{whose}{name}.svg")
         yield f"![{alt_text(figure)}]({path.name})\n"
-
-
-def _limit(found: Sequence[Line]) -> float | None:
-    """Return where failing begins: for our runs or, where none is judged, for the published ones.
-
-    Not for a table of several data sets: the paper says it of CIFAR-10.
-    """
-    if len({line.row.dataset for line in found}) > 1:
-        return None
-    if limits := [line.fails_above for line in found if math.isfinite(line.fails_above)]:
-        return limits[0]
-    return paper.FAILS_ABOVE if any(line.row.published == paper.FAILS for line in found) else None
 
 
 _HEAD = """# Results of record

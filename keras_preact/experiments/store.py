@@ -45,6 +45,12 @@ class Run:
         return float(self.record["result"]["test_error"]) if "diverged" not in self.record else math.inf
 
     @property
+    def chance(self) -> float:
+        """Error (%) of a network that has learned nothing, at which a diverged run is counted in means."""
+        data = self.record.get("data", {})
+        return max(data["baselines"].values()) if data.get("baselines") else 100 - 100 / data.get("classes", 10)
+
+    @property
     def loss(self) -> float:
         """Test loss of the last epoch; infinite where the training has diverged."""
         return float(self.record["result"]["test_loss"]) if "diverged" not in self.record else math.inf
