@@ -106,6 +106,12 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, default=RUNS / "reproduce", help="folder of the runs (default: %(default)s)"
     )
     reproduce.add_argument("--results", type=Path, default=Path("results"), help="folder of results that are kept")
+    reproduce.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="runs to train at once, each on its share of the cores (default: one a core)",
+    )
     reproduce.add_argument("--list", action="store_true", help="name the rows and what is missing, and stop")
     reproduce.add_argument("--cost", action="store_true", help="as --list, with the time it would take on this machine")
     reproduce.set_defaults(run=_reproduce)
@@ -409,7 +415,6 @@ def _reproduce(options: argparse.Namespace) -> None:
         Store,
         cells,
         lines,
-        run_missing,
         without_empty_columns,
     )
 
@@ -432,7 +437,7 @@ def _reproduce(options: argparse.Namespace) -> None:
         found = [line for experiment in experiments for line in lines(experiment, budget, store)]
         _list(options, jobs, {line.row.name: line.seeds_needed for line in found} if budget.judges else {})
         return
-    run_missing([job for _, job in jobs], options.data_dir, _progress, say)
+    _run(options, [job for _, job in jobs])
     store = Store([options.out, options.results])
     for experiment in experiments:
         found = lines(experiment, budget, store, experiment.select(options.rows))
@@ -441,6 +446,23 @@ def _reproduce(options: argparse.Namespace) -> None:
         console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))
         networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
         say(f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}. {'; '.join(networks)}.")
+
+
+def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
+    """Run what is missing: here, one after the other, or in several processes at once."""
+    from keras_preact.console import Status, say
+    from keras_preact.errors import check_positive
+    from keras_preact.experiments import default_workers, run_in_workers, run_missing
+
+    missing = [job for job in jobs if job.run is None]
+    workers = default_workers(len(missing)) if options.jobs is None else check_positive("--jobs", options.jobs)
+    if (workers := min(workers, len(missing))) > 1:
+        arguments = [word for word in options.arguments if word != "--debug"]
+        with Status() as status:
+            run_in_workers(
+                jobs, [sys.executable, "-m", "keras_preact", *arguments, "--jobs", "1"], workers, status.show
+            )
+    run_missing(jobs, options.data_dir, _progress, say)  # with workers, what they have left: nothing, as a rule
 
 
 def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) -> list[tuple[str, Any]]:
@@ -734,6 +756,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parser().parse_args(arguments)
+        options.arguments = arguments
         try:
             options.run(options)
         finally:

@@ -76,6 +76,31 @@ class ProgressBar(keras.callbacks.Callback):
             self._progress.stop()
 
 
+class Status:
+    """One line that says how far something is; where the output is not a terminal, a line for each change."""
+
+    def __init__(self) -> None:
+        self._status = console.status("starting")
+        self._said = ""
+
+    def __enter__(self) -> Status:
+        if console.is_terminal:
+            self._status.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._status.stop()
+
+    def show(self, what: Any) -> None:
+        """Show this text from now on."""
+        text = str(what)
+        if console.is_terminal:
+            self._status.update(text)
+        elif text.split(";")[0] != self._said.split(";")[0]:  # not for each new estimate of the time
+            say(text)
+        self._said = text
+
+
 def _show(bar: ProgressBar | None) -> None:
     global _open_bar
     if _open_bar is not None:

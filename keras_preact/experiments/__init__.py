@@ -15,6 +15,7 @@ from keras_preact.experiments.report import (
 )
 from keras_preact.experiments.runner import Job, duration, plan, run_missing
 from keras_preact.experiments.store import Run, Store, keep
+from keras_preact.experiments.workers import default_workers, run_in_workers
 
 __all__ = [
     "BUDGETS",
@@ -30,6 +31,7 @@ __all__ = [
     "Store",
     "cells",
     "costs",
+    "default_workers",
     "duration",
     "initial_gradients",
     "keep",
@@ -37,6 +39,7 @@ __all__ = [
     "markdown",
     "plan",
     "record_initial_gradients",
+    "run_in_workers",
     "run_missing",
     "verdict",
     "without_empty_columns",

@@ -1,0 +1,117 @@
+"""Several processes share a table: progress, restarts of what was killed, one sentence for what is wrong, Ctrl-C."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from keras_preact import InputError
+from keras_preact.cli import main
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, default_workers, plan, run_in_workers
+from keras_preact.experiments.workers import RESTARTS, Progress
+from keras_preact.training import RunFolder
+
+# What a worker does to the run folders, without Keras: takes the next that no other has made, and writes its record.
+WORKER = """
+import json, os, pathlib, signal, sys, time
+mode, *folders = sys.argv[1:]
+signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(folders[0], "saved-%d" % os.getpid()).touch(), sys.exit(143)))
+for folder in map(pathlib.Path, folders):
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        continue
+    record = {"kind": "training", "status": "running", "step": 31, "seconds": 10.0}
+    folder.joinpath("run.json").write_text(json.dumps(record))
+    if mode == "refuses":
+        sys.exit("keras-preact: error: the data are missing")
+    if mode == "waits":
+        time.sleep(60)
+    if mode == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    folder.joinpath("run.json").write_text(json.dumps({**record, "status": "finished", "step": 62, "seconds": 20.0}))
+"""
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    rows = ["original-110", "full_preactivation-110", "original-164"]
+    return plan(EXPERIMENTS["table2"], BUDGETS["smoke"], rows=rows, out=tmp_path)
+
+
+def worker(mode, jobs):
+    return [sys.executable, "-c", WORKER, mode, *(str(job.path) for job in jobs)]
+
+
+def test_workers_share_the_runs_and_say_how_far_they_are(jobs):
+    said = []
+    run_in_workers(jobs, worker("works", jobs), 2, said.append)
+    assert all(RunFolder(job.path).record()["status"] == "finished" for job in jobs)
+    assert (said[-1].finished, said[-1].runs, said[-1].seconds_left) == (3, 3, 0.0)
+
+
+def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
+    progress = Progress(1, 3, {"original-110 (seed 0)": (31, 62)}, 5400.0)
+    assert str(progress) == "1 of 3 runs finished; training original-110 (seed 0) 31/62; about 1 h 30 min left"
+    from keras_preact.experiments.workers import _progress
+
+    for job, seconds, status in zip(jobs, (10.0, 30.0), ("finished", "running"), strict=False):
+        job.path.mkdir()
+        step = 62 if status == "finished" else 31
+        RunFolder(job.path).update_record(kind="training", status=status, step=step, seconds=seconds)
+    found = _progress(jobs, workers=2)
+    # 31 steps at 30/31 s; 62 at the mean of 10/62 and 30/31; both on two workers.
+    assert found.seconds_left == pytest.approx((30 + 62 * (10 / 62 + 30 / 31) / 2) / 2)
+    assert found.running == {"full_preactivation-110 (seed 0)": (31, 62)} and found.finished == 1
+
+
+def test_a_worker_that_is_killed_is_started_again(jobs):
+    """Each life makes one run and dies in it; after the third there is none left to begin."""
+    run_in_workers(jobs, worker("killed", jobs), 1)
+    assert [RunFolder(job.path).record()["step"] for job in jobs] == [31, 31, 31]
+    assert len(jobs) <= RESTARTS
+
+
+def test_a_worker_that_is_killed_each_time_is_given_up(jobs):
+    command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
+    with pytest.raises(InputError, match=f"a worker stopped: killed by signal 9, {RESTARTS + 1} times"):
+        run_in_workers(jobs, command, 1)
+
+
+def test_bad_input_stops_all_workers_with_its_sentence(jobs):
+    with pytest.raises(InputError, match=r"^a worker stopped: the data are missing$"):
+        run_in_workers(jobs, worker("refuses", jobs), 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_all_workers_after_they_have_saved(jobs, number):
+    def stop():
+        while sum(path.is_dir() for path in (job.path for job in jobs)) < 2:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(KeyboardInterrupt):
+        run_in_workers(jobs, worker("waits", jobs), 2)
+    assert len(list(jobs[0].path.glob("saved-*"))) == 2
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_the_number_of_workers_is_bounded_by_what_is_missing():
+    assert default_workers(1) == 1 <= default_workers(10_000) <= (os.cpu_count() or 1)
+
+
+def test_the_command_shares_a_table_among_processes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    options = ["--rows", "original-110", "full_preactivation-110", "--results", "."]
+    assert main(["reproduce", "table2", *options, "--jobs", "2", "--out", "runs"]) == 0
+    runs = Store([Path("runs")]).runs
+    assert len(runs) == 2 and {json.loads(run.folder.record_path.read_text())["step"] for run in runs} == {62}
+    assert "2 of 2 runs finished" in capsys.readouterr().out
+    assert main(["reproduce", "table2", *options, "--jobs", "0", "--out", "elsewhere"]) == 2
