@@ -441,9 +441,12 @@ def _reproduce(options: argparse.Namespace) -> None:
     store = Store([options.out, options.results])
     for experiment in experiments:
         found = lines(experiment, budget, store, experiment.select(options.rows))
-        # Names instead of titles and networks: a terminal has 80 columns.
-        rows = [[line.row.name, *cells(line, budget)[2:]] for line in found]
-        console.print(table(*without_empty_columns(["row", *COLUMNS[2:]], rows), title=experiment.title))
+        # A terminal has 80 columns: names instead of titles; without networks, published differences and losses.
+        shown = [COLUMNS.index(head) for head in ("published", "ours", "n", "our difference [95 %]", "verdict")]
+        texts = [(line.row.name, cells(line, budget)) for line in found]
+        rows = [[name, *(text[k] for k in shown)] for name, text in texts]
+        heads = ["row", "published", "ours", "n", "difference [95 %]", "verdict"]
+        console.print(table(*without_empty_columns(heads, rows), title=experiment.title))
         networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
         say(f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}. {'; '.join(networks)}.")
 

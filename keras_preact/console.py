@@ -122,7 +122,8 @@ def table(columns: list[str], rows: list[list[str]], title: str | None = None) -
     """Return a table with its first column to the left and its numbers to the right."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        made.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+        # Numbers stay whole; where the terminal is too narrow, names take two lines.
+        made.add_column(column, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for row in rows:
         made.add_row(*row)
     return made
