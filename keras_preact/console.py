@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from keras_preact.training.tasks import errors
@@ -74,6 +76,69 @@ class ProgressBar(keras.callbacks.Callback):
         """Leave the bar as it is."""
         if self._progress is not None:
             self._progress.stop()
+
+
+class SideBySide:
+    """Trainings that take turns: a live table of their errors, an epoch a row, above one bar for all of them.
+
+    Where the output is not a terminal, one line an epoch.
+
+    Args:
+        names: of the trainings, as the columns show them.
+        steps: of all trainings together.
+    """
+
+    def __init__(self, names: Sequence[str], steps: int) -> None:
+        self.names = list(names)
+        self.epochs: dict[int, dict[str, tuple[float, float]]] = {}
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn()
+        )
+        self._task = self._bar.add_task("training steps", total=steps)
+        self._live = Live(console=console, get_renderable=self._shown, refresh_per_second=4)
+
+    def __enter__(self) -> SideBySide:
+        if console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if console.is_terminal:
+            self._live.stop()
+
+    def callback(self, name: str) -> keras.callbacks.Callback:
+        """Return what tells this display how the training of that name goes."""
+        return keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs: self._bar.advance(self._task),
+            on_epoch_end=lambda epoch, logs: self._add(epoch + 1, name, errors(logs)),
+        )
+
+    def resume(self, name: str, rows: Sequence[Mapping[str, float]]) -> None:
+        """Take up a training where it was stopped: rows of its metrics.csv."""
+        for row in rows:
+            self.epochs.setdefault(int(row["epoch"]), {})[name] = row["train_error"], row["test_error"]
+        self._bar.advance(self._task, rows[-1]["step"] if rows else 0)
+
+    def _add(self, epoch: int, name: str, found: tuple[float, float]) -> None:
+        self.epochs.setdefault(epoch, {})[name] = found
+        if not console.is_terminal and len(self.epochs[epoch]) == len(self.names):
+            said = ", ".join(f"{each} {self.epochs[epoch][each][1]:.1f}" for each in self.names)
+            say(f"epoch {epoch}: test error (%) {said}{self._gap(epoch, '; gap ')}")
+
+    def _gap(self, epoch: int, before: str = "") -> str:
+        """Return by how many points the first training's test error is above the last one's."""
+        found = self.epochs[epoch]
+        if len(self.names) < 2 or len(found) < len(self.names):
+            return ""
+        return f"{before}{found[self.names[0]][1] - found[self.names[-1]][1]:+.1f}"
+
+    def _shown(self) -> Group:
+        heads = ["epoch", *(f"{name}: training / test error" for name in self.names), "gap"]
+        rows = []
+        for epoch, found in sorted(self.epochs.items()):
+            cells = [" / ".join(f"{error:.1f}" for error in found.get(name, ())) for name in self.names]
+            rows.append([str(epoch), *cells, self._gap(epoch)])
+        return Group(table(heads, rows), self._bar)
 
 
 class Status:
