@@ -1,19 +1,19 @@
 """The command `keras-preact`: thin, it reads options and calls the package.
 
-Exit status: 0 done; 2 bad input, in one sentence; 130 stopped by Ctrl-C, 143 by SIGTERM (the run can be resumed);
-1 a fault of the program or the machine, in one sentence (the traceback with --debug).
+Exit status: 0 done; 2 bad input, in one sentence; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal
+(the run can be resumed); 1 a fault of the program or the machine, in one sentence (the traceback with --debug).
 """
 
 from __future__ import annotations
 
 import argparse
-import errno
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_preact.errors import InputError
+from keras_preact.errors import REMEDIES, InputError, WriteError
 
 RUNS = Path("runs")
 RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "profile"}
@@ -779,20 +779,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _close_bar() -> None:
     """Give the terminal its cursor back, where a progress bar has it; what shows one has been imported then."""
     if "keras_preact.console" in sys.modules:
-        sys.modules["keras_preact.console"].close_bar()
-
-
-_SPACE = "; free some space and go on with `keras-preact train --resume RUN`: the checkpoints before are as they were"
-_RIGHTS = "; name a folder that you may write to"
-_REMEDIES = {
-    errno.ENOSPC: _SPACE,
-    errno.EDQUOT: _SPACE,
-    errno.EFBIG: _SPACE,
-    errno.EROFS: _RIGHTS,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
-}
-"""What to do about faults of disks, by their number."""
+        with contextlib.suppress(OSError):  # the terminal is closed
+            sys.modules["keras_preact.console"].close_bar()
 
 
 def _say(error: Exception) -> int:
@@ -804,11 +792,14 @@ def _say(error: Exception) -> int:
         message, status = f"error: {error}", 1
     elif stopped is not None:
         message, status = str(error), 128 + stopped
+    elif isinstance(error, WriteError):
+        message, status = f"error: {error}", 1
     elif isinstance(error, OSError):
-        remedy = _REMEDIES.get(error.errno or 0, "")
+        remedy = f"; {REMEDIES[error.errno]}" if error.errno in REMEDIES else ""
         message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
     else:
         first_line = (str(error).splitlines() or [""])[0]
         message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
-    print(f"keras-preact: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal is closed
+        print(f"keras-preact: {message}", file=sys.stderr)
     return status

@@ -1,11 +1,13 @@
-"""The one exception that means "the input is at fault, not the program"."""
+"""The exceptions that mean "the input, or the disk, is at fault, not the program"."""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import math
 import numbers
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -20,6 +22,45 @@ class InputError(ValueError):
         ...
     keras_preact.errors.InputError: depth 21 is not 6n+2; the nearest depths that are: 20, 26
     """
+
+
+_SPACE = "free some space"
+_RIGHTS = "make the folder writable, or name a folder that you may write to"
+REMEDIES = {
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+}
+"""What to do when the system refuses to write, by its error number."""
+
+
+class WriteError(OSError):
+    """The system refused to write a file of a run: one sentence that names the file and the remedy.
+
+    Attributes:
+        run: the run that can be resumed afterwards, if it had begun.
+
+    Example:
+
+    >>> error = WriteError(errno.ENOSPC, "No space left on device", "runs/mine/metrics.csv")
+    >>> error.run = Path("runs/mine")
+    >>> raise error
+    Traceback (most recent call last):
+        ...
+    keras_preact.errors.WriteError: cannot write runs/mine/metrics.csv: No space left on device; free some space, \
+then go on with `keras-preact train --resume runs/mine`
+    """
+
+    run: Path | None = None
+
+    def __str__(self) -> str:
+        others = {errno.ENOENT: "put the folder back"}
+        remedy = {**REMEDIES, **others}.get(self.errno or 0, "see that the disk works")
+        go_on = "" if self.run is None else f", then go on with `keras-preact train --resume {self.run}`"
+        return f"cannot write {self.filename}: {self.strerror}; {remedy}{go_on}"
 
 
 def check_choice(what: str, value: object, known: Iterable[str]) -> str:

@@ -9,10 +9,12 @@ program or notebook nothing is touched.
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 LOG_LINES = r"^([IW][0-9]{4} |WARNING: All log messages before absl)|oneDNN custom operations are on"
 """Lines of information and warning; errors (E) and fatal ones (F) pass."""
@@ -29,6 +31,21 @@ def take_onednn() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
+def stop_in_one_line() -> None:
+    """Have Ctrl-C end the command without the traceback of whatever it was importing.
+
+    A `KeyboardInterrupt` would not do: some packages catch whatever is raised while they are imported.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell started it in the background
+        signal.signal(signal.SIGINT, _stop)
+
+
+def _stop(number: int, frame: Any) -> None:
+    with contextlib.suppress(OSError):  # nobody reads it any more
+        os.write(2, b"keras-preact: stopped\n")
+    os._exit(128 + number)
+
+
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
     """Send what is written to the standard error through `grep`, which leaves out the log lines.
@@ -41,8 +58,8 @@ def without_log_lines() -> Iterator[None]:
     if grep is None or "--debug" in sys.argv:
         yield
         return
-    filtering = subprocess.Popen([grep, "-v", "-E", LOG_LINES], stdin=subprocess.PIPE, stdout=2)
-    assert filtering.stdin is not None
+    filtering = subprocess.Popen([grep, "-v", "-E", LOG_LINES], stdin=subprocess.PIPE, stdout=2, start_new_session=True)
+    assert filtering.stdin is not None  # (a session of its own: Ctrl-C is not meant for it)
     before = os.dup(2)
     os.dup2(filtering.stdin.fileno(), 2)
     try:

@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.training.runs import PARTIAL, move_flushed
+from keras_preact.training.runs import PARTIAL, writing, written_aside
 
 KEPT = 2
 """Checkpoints kept: the newest, and the one before it."""
@@ -70,22 +70,20 @@ class Checkpoint:
         Written aside, flushed, renamed: at every instant the folder holds a whole checkpoint, if it ever held one.
 
         Raises:
-            OSError: the disk is full or the folder read-only; the checkpoints before are as they were.
+            WriteError: (an OSError) the disk is full or the folder read-only; the checkpoints before are as they were.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"step-{step:09d}.npz"
+        with writing(path):
+            self.folder.mkdir(exist_ok=True)
+            for left in self.folder.glob(f"*{PARTIAL}"):  # by a save that was killed
+                left.unlink()
         arrays: Any = {f"{i:05d}": _array(variable) for i, variable in enumerate(self.variables())}
         about = {"step": step, "names": self._names()}
-        path = self.folder / f"step-{step:09d}.npz"
-        aside = path.with_suffix(PARTIAL)
-        try:
-            with open(aside, "wb") as file:
-                np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
-            move_flushed(aside, path)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-        for old in self.files()[:-KEPT]:
-            old.unlink()
+        with written_aside(path, path.with_suffix(PARTIAL)) as aside, open(aside, "wb") as file:
+            np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+        with writing(path):
+            for old in self.files()[:-KEPT]:
+                old.unlink()
         return path
 
     def files(self) -> list[Path]:

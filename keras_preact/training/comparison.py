@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import keras
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, WriteError
 from keras_preact.plots import draw_curves
 from keras_preact.training.distribute import check_devices
-from keras_preact.training.runs import METRICS, RunFolder, environment
+from keras_preact.training.runs import METRICS, RunFolder, environment, writing
 from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, check_fits, resume, start
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
@@ -73,18 +74,27 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
 def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
     """Run what is not finished, and put the results together."""
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
-    folder.update_record(status="running")
-    try:
-        runs = {
-            name: _finished(folder.path / name, config, callbacks(name, config)) for name, config in configs.items()
-        }
-    except Interrupted as stop:
-        folder.update_record(status="interrupted")
-        raise Interrupted(stop.signal_number, stop.step, folder.path) from None
-    except Diverged:
-        folder.update_record(status="diverged")
-        raise
-    with open(folder.metrics_path, "w", newline="", encoding="utf-8") as file:
+    with folder.held():
+        folder.update_record(status="running")
+        try:
+            runs = {
+                name: _finished(folder.path / name, config, callbacks(name, config)) for name, config in configs.items()
+            }
+            _put_together(folder, runs)
+        except BaseException as error:
+            with suppress(OSError):
+                folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
+            if isinstance(error, Interrupted):
+                raise Interrupted(error.signal_number, error.step, folder.path) from None
+            if isinstance(error, WriteError):
+                error.run = folder.path
+            raise
+    return folder
+
+
+def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
+    """Write the metrics of all runs into one file, draw their curves together, and write their results."""
+    with writing(folder.metrics_path), open(folder.metrics_path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["run", *METRICS])
         for name, run in runs.items():
@@ -92,13 +102,13 @@ def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
                 writer.writerows([name, *row] for row in list(csv.reader(rows))[1:])
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
-    draw_curves({name: run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
+    with writing(folder.curves_path):
+        draw_curves({name: run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
     folder.update_record(
         status="finished",
         results={name: record["result"] for name, record in records.items()},
         seconds=round(sum(record["seconds"] for record in records.values()), 1),
     )
-    return folder
 
 
 def _finished(path: Path, config: RunConfig, callbacks: Sequence[keras.callbacks.Callback]) -> RunFolder:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import csv
 import datetime
+import errno
 import importlib.metadata
 import io
 import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import filelock
 import keras
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, WriteError
 from keras_preact.training.device import widest_instructions
 from keras_preact.training.distribute import process
 from keras_preact.version import __version__
@@ -56,7 +58,19 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self._path = Path(path)
+        self._handle: int | None = None  # an open descriptor of the folder, while it is held
+
+    @property
+    def path(self) -> Path:
+        """Where the folder is: if it is renamed while this process holds it, its new name.
+
+        Raises:
+            WriteError: it was removed, or moved to another disk.
+        """
+        if self._handle is not None:
+            self._path = _where_now(self._path, self._handle)
+        return self._path
 
     @classmethod
     def create(cls, path: str | Path) -> RunFolder:
@@ -129,13 +143,22 @@ class RunFolder:
 
         Raises:
             Taken: another process holds it.
+            WriteError: the folder cannot be written to.
         """
         try:
-            hold = self._lock().acquire(timeout=1)  # longer than `is_taken` has it
+            with writing(self.path / LOCK):
+                hold = self._lock().acquire(timeout=1)  # longer than `is_taken` has it
         except filelock.Timeout:
             raise Taken(_taken(self.path)) from None
         with hold:
-            yield
+            if os.name == "posix":  # Windows opens no folders, and renames none that has open files
+                self._handle = os.open(self.path, os.O_RDONLY)
+            try:
+                yield
+            finally:
+                if self._handle is not None:
+                    os.close(self._handle)
+                    self._handle = None
 
     def is_taken(self) -> bool:
         """Return whether another process is training the run now."""
@@ -146,6 +169,8 @@ class RunFolder:
                 return False
         except filelock.Timeout:
             return True
+        except OSError:  # a read-only folder: whoever trains in it has it elsewhere
+            return False
 
     def _lock(self) -> filelock.FileLock:
         return filelock.FileLock(self.path / LOCK)
@@ -213,7 +238,7 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, float]) -> None:
         """Add one row to metrics.csv."""
-        with open(self.metrics_path, "a", newline="", encoding="utf-8") as file:
+        with writing(self.metrics_path), open(self.metrics_path, "a", newline="", encoding="utf-8") as file:
             _write_rows(file, [row], with_header=not file.tell())
 
     def cut_metrics(self, step: int) -> None:
@@ -274,14 +299,81 @@ def next_free_folder(parent: Path, name: str) -> Path:
     return next(path for k in range(1, 10**6) if not (path := Path(parent) / f"{name}-{k:03d}").exists())
 
 
+def _where_now(path: Path, handle: int) -> Path:
+    """Return `path`, or the new name of the folder that is open as `handle` if it is no longer there."""
+    held = os.fstat(handle)
+    for candidate in (lambda: path, lambda: _name_of(handle)):
+        with suppress(OSError):
+            found = candidate()
+            if os.path.samestat(os.stat(found), held):
+                return found
+    raise WriteError(
+        errno.ENOENT, "the run folder was removed, or moved to another disk, while it was trained", str(path)
+    )
+
+
+def _name_of(handle: int) -> Path:
+    """Return the name that the system knows an open folder by."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        return Path(os.fsdecode(fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
+    return Path(os.readlink(f"/proc/self/fd/{handle}"))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a refusal of the system to write `path` into a `WriteError`, which names it.
+
+    TensorFlow's and Keras's writers raise errors of their own: theirs are known by what they carry of the system's.
+    """
+    try:
+        yield
+    except (InputError, WriteError, filelock.Timeout):
+        raise
+    except Exception as error:
+        number = _error_number(error)
+        if number is None:
+            raise
+        raise WriteError(number, os.strerror(number), str(path)) from error
+
+
+def _error_number(error: BaseException | None) -> int | None:
+    """Return the system's error number of an OSError, of an error that one led to, or of TensorFlow's file system."""
+    if error is None:
+        return None
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO
+    if type(error).__module__.startswith("tensorflow."):
+        return next((number for number in errno.errorcode if os.strerror(number) in str(error)), errno.EIO)
+    return _error_number(error.__cause__ or error.__context__)
+
+
+@contextmanager
+def written_aside(path: Path, aside: Path | None = None) -> Iterator[Path]:
+    """Return the name under which to write a file; after the block it has its own name, or nothing has changed.
+
+    Raises:
+        WriteError: the system refused to write it; what was written aside is removed.
+    """
+    aside = aside or path.with_name(path.name + PARTIAL)
+    with writing(path):
+        try:
+            yield aside
+            _move_flushed(aside, path)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            raise
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write a text file aside and rename it: a reader never sees half of it, not even after a power cut."""
-    aside = path.with_name(path.name + PARTIAL)
-    aside.write_text(text, encoding="utf-8", newline="")
-    move_flushed(aside, path)
+    with written_aside(path) as aside:
+        aside.write_text(text, encoding="utf-8", newline="")
 
 
-def move_flushed(aside: Path, path: Path) -> None:
+def _move_flushed(aside: Path, path: Path) -> None:
     """Give a file that was written aside its name, when the disk has all of it: neither is half done by a power cut."""
     with open(aside, "rb+") as file:  # Windows flushes no file that is open for reading alone
         os.fsync(file.fileno())

@@ -8,7 +8,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from keras_preact.data import (
     load_dataset,
     part_of,
 )
-from keras_preact.errors import InputError, check_positive
+from keras_preact.errors import InputError, WriteError, check_positive
 from keras_preact.models import (
     TRANSFORMERS,
     Classification,
@@ -55,7 +55,7 @@ from keras_preact.training.distribute import (
     together,
 )
 from keras_preact.training.recipe import Recipe, get_recipe
-from keras_preact.training.runs import Onlooker, RunFolder, environment, move_flushed
+from keras_preact.training.runs import Onlooker, RunFolder, environment, writing, written_aside
 from keras_preact.training.tasks import TASKS, errors
 
 TEST_BATCH = 250
@@ -307,10 +307,22 @@ def _build_state(model: keras.Model, dataset: Dataset) -> None:
 # ---- what watches a run -------------------------------------------------------------------------------------------
 
 
+class _StopRequest:
+    """Signal handler: remembers the signal that asked the run to stop. The second one ends the program at once."""
+
+    signal_number = 0
+
+    def __call__(self, signal_number: int, frame: Any) -> None:
+        if self.signal_number:
+            raise KeyboardInterrupt
+        self.signal_number = signal_number
+
+
 class _Recorder(keras.callbacks.Callback):
-    """Counts steps, writes metrics and checkpoints, and stops in good order: asked by a signal, or where it must.
+    """Counts steps, writes metrics and checkpoints, and stops cleanly on a signal or on divergence.
 
     Args:
+        asked: whether a signal has asked to stop.
         steps: of the whole run.
         examples: of a step: the indices of its batch, or nothing where the data have no order.
     """
@@ -318,7 +330,7 @@ class _Recorder(keras.callbacks.Callback):
     def __init__(
         self,
         folder: RunFolder,
-        checkpoint: Checkpoint,
+        asked: _StopRequest,
         step: int,
         steps: int,
         seconds: float,
@@ -326,11 +338,10 @@ class _Recorder(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.folder = folder
+        self.asked = asked
         self.examples = examples
-        self.checkpoint = checkpoint
         self.step = step
         self.steps = steps
-        self.signal_number = 0
         self._began = time.perf_counter() - seconds
         self._metrics_to_restore: list[Any] | None = None
 
@@ -338,11 +349,9 @@ class _Recorder(keras.callbacks.Callback):
     def seconds(self) -> float:
         return time.perf_counter() - self._began
 
-    def ask_to_stop(self, signal_number: int, frame: Any) -> None:
-        """Signal handler. The second signal ends the program at once; the checkpoint before it stays good."""
-        if self.signal_number:
-            raise KeyboardInterrupt
-        self.signal_number = signal_number
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.folder.checkpoints_path, self.model)  # the folder may have been renamed
 
     def keep_metrics(self) -> None:
         """Remember the running means of an epoch that is taken up in its middle: `fit` is about to reset them."""
@@ -385,7 +394,7 @@ class _Recorder(keras.callbacks.Callback):
 
     def _stop_if_asked(self, save: bool) -> None:
         """End the training where a signal to any of the processes asked for it, or a callback before this one."""
-        asked = greatest(self.signal_number)
+        asked = greatest(self.asked.signal_number)
         by_callback = self.model.stop_training and self.step < self.steps
         if save and (asked or by_callback):
             self._save()
@@ -416,10 +425,18 @@ def _inner(optimizer: Any) -> Any:
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
+def _stopping_signals() -> list[int]:
+    """Return the signals that ask a run to stop: Ctrl-C, a scheduler's, a closed terminal's."""
+    hang_up = getattr(signal, "SIGHUP", None)  # Windows has none
+    if hang_up is None or signal.getsignal(hang_up) == signal.SIG_IGN:  # under nohup a run goes on
+        return [signal.SIGINT, signal.SIGTERM]
+    return [signal.SIGINT, signal.SIGTERM, hang_up]
+
+
 @contextmanager
 def _handles_signals(handler: Any) -> Iterator[None]:
-    """Route SIGINT and SIGTERM to `handler`; elsewhere than in the main thread, leave them alone."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """Route the signals that ask to stop to `handler`; elsewhere than in the main thread, leave them alone."""
+    numbers = _stopping_signals()
     try:
         before = [signal.signal(number, handler) for number in numbers]
     except ValueError:
@@ -430,6 +447,26 @@ def _handles_signals(handler: Any) -> Iterator[None]:
     finally:
         for number, old in zip(numbers, before, strict=True):
             signal.signal(number, old)
+
+
+@contextmanager
+def _in_training(folder: RunFolder) -> Iterator[_StopRequest]:
+    """Handle signals while a run is trained and finished, and have its record say so if it stops before its end."""
+    asked = _StopRequest()
+    try:
+        with _handles_signals(asked):
+            yield asked
+    except Diverged:
+        raise
+    except BaseException as error:
+        with suppress(OSError):
+            if folder.record_path.exists():
+                if isinstance(error, WriteError):
+                    error.run = folder.path
+                folder.update_record(status="interrupted")
+        raise
+    if asked.signal_number:  # it came when all steps were done: the run is finished, and whoever runs others is told
+        signal.raise_signal(asked.signal_number)
 
 
 # ---- the run ------------------------------------------------------------------------------------------------------
@@ -488,8 +525,9 @@ def start(
             with together():
                 folder = _folder_class().create(out)
                 hold.enter_context(folder.held())
+            asked = hold.enter_context(_in_training(folder))
             folder.update_record(**_first_record(config, dataset, model))
-            seconds = _fit(config, folder, dataset, model, callbacks)
+            seconds = _fit(config, folder, dataset, model, callbacks, asked)
         return _finish(folder, model, seconds)
 
 
@@ -597,8 +635,9 @@ def resume(
             step = _restored(Checkpoint(folder.checkpoints_path, model))
             # It may be another machine now, or another version of all this.
             resumed = [*record.get("resumed", []), {"step": step, **environment()}]
+            asked = hold.enter_context(_in_training(folder))
             folder.update_record(status="running", diverged=None, resumed=resumed)
-            seconds = _fit(config, folder, dataset, model, callbacks, step, record["seconds"])
+            seconds = _fit(config, folder, dataset, model, callbacks, asked, step, record["seconds"])
         return _finish(folder, model, seconds)
 
 
@@ -648,15 +687,15 @@ def _fit(
     dataset: Dataset,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
+    asked: _StopRequest,
     step: int = 0,
     seconds: float = 0.0,
 ) -> float:
     """Train from `step` on, to the end; return the seconds that the run took, those before included."""
-    checkpoint = Checkpoint(folder.checkpoints_path, model)
     folder.cut_metrics(step)
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
     examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-    recorder = _Recorder(folder, checkpoint, step, config.recipe.steps, seconds, examples)
+    recorder = _Recorder(folder, asked, step, config.recipe.steps, seconds, examples)
     recorder.set_model(model)
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
@@ -664,24 +703,20 @@ def _fit(
     watchers = [*callbacks, recorder, *_tensorboard(folder)]
     test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
     try:
-        with _handles_signals(recorder.ask_to_stop):
-            for part in parts(step, config.recipe.steps, steps_per_epoch):
-                batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
-                tests = dataset.test.test_batches(test_batch)
-                with as_input_errors(batches, tests):
-                    model.fit(
-                        feed(part_of(batches, *process())),
-                        initial_epoch=part.first_epoch,
-                        epochs=part.last_epoch,
-                        steps_per_epoch=part.steps_per_epoch,
-                        validation_data=feed(part_of(tests, *process())),
-                        callbacks=watchers,
-                        shuffle=False,  # the order is the batches' own
-                        verbose=0,
-                    )
-    except (Interrupted, InputError, KeyboardInterrupt):
-        folder.update_record(status="interrupted")
-        raise
+        for part in parts(step, config.recipe.steps, steps_per_epoch):
+            batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
+            tests = dataset.test.test_batches(test_batch)
+            with as_input_errors(batches, tests):
+                model.fit(
+                    feed(part_of(batches, *process())),
+                    initial_epoch=part.first_epoch,
+                    epochs=part.last_epoch,
+                    steps_per_epoch=part.steps_per_epoch,
+                    validation_data=feed(part_of(tests, *process())),
+                    callbacks=watchers,
+                    shuffle=False,  # the order is the batches' own
+                    verbose=0,
+                )
     except Diverged as fault:
         seconds = round(recorder.seconds, 1)
         folder.update_record(
@@ -689,7 +724,7 @@ def _fit(
         )
         raise
     except (RuntimeError, ValueError) as error:
-        if process()[1] == 1:
+        if process()[1] == 1 or isinstance(error, InputError):
             raise
         raise InputError(
             f"the training broke off, as it does when another of its processes ends ({str(error).splitlines()[0]}); "
@@ -743,7 +778,40 @@ def _tensorboard(folder: RunFolder) -> list[keras.callbacks.Callback]:
     """Return Keras's TensorBoard callback; none where TensorFlow and TensorBoard, which write its files, are not."""
     if not all(map(importlib.util.find_spec, ("tensorflow", "tensorboard"))) or not is_first():
         return []
-    return [keras.callbacks.TensorBoard(str(folder.tensorboard_path), write_graph=False)]
+    return [_TensorBoard(folder)]
+
+
+class _TensorBoard(keras.callbacks.TensorBoard):
+    """Keras's callback, in a folder that may be renamed and on a disk that may be full.
+
+    It opens both of its files before the first step: opened by name later, they could be in a new folder of the old
+    name.
+    """
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(str(folder.tensorboard_path), write_graph=False)
+        self._folder = folder
+
+    def set_model(self, model: keras.Model) -> None:
+        self.log_dir = str(self._folder.tensorboard_path)
+        super().set_model(model)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        with writing(Path(self.log_dir)):
+            super().on_train_begin(logs)
+            self._val_writer  # noqa: B018
+
+    def on_test_end(self, logs: Any = None) -> None:
+        with writing(Path(self.log_dir)):
+            super().on_test_end(logs)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        with writing(Path(self.log_dir)):
+            super().on_epoch_end(epoch, logs)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        with writing(Path(self.log_dir)):
+            super().on_train_end(logs)
 
 
 def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
@@ -752,11 +820,12 @@ def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
 
     if not is_first():
         return folder
-    aside = folder.model_path.with_name("model.partial.keras")
-    model.save(aside)
-    move_flushed(aside, folder.model_path)
+    path = folder.model_path
+    with written_aside(path, path.with_name("model.partial.keras")) as aside:  # Keras wants its ending
+        model.save(aside)
     rows = folder.metrics()
-    draw_curves({model.name: rows}, folder.curves_path, folder.unit())
+    with writing(folder.curves_path):
+        draw_curves({model.name: rows}, folder.curves_path, folder.unit())
     last = rows[-1]
     result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
     folder.update_record(status="finished", result=result, seconds=round(seconds, 1))
