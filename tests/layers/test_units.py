@@ -168,7 +168,7 @@ def test_a_shortcut_keeps_the_arguments_that_it_was_given(shortcut, argument, va
     assert (unit.shortcut.strides, unit.shortcut.momentum, unit.shortcut.name) == (2, 0.8, "shortcut")
 
 
-# Of each argument that a shortcut takes from its unit: the default elsewhere, another value, and a unit that has another.
+# Of each argument that a shortcut takes from its unit: the default elsewhere, another value, a unit that differs.
 UNIT_VALUES = {
     "normalize": ("none", "group", {"normalization": "batch"}, "batch"),
     "use_bias": (False, True, {"biases": "all"}, True),
