@@ -48,6 +48,7 @@ def cifar(
     xla: bool | None = None,
     threads_an_operation: int | None = None,
     deterministic: bool = False,
+    rolled: bool | None = None,  # as the networks of runs
     **options: Any,
 ) -> Step:
     import keras
@@ -61,7 +62,7 @@ def cifar(
         tf.config.threading.set_intra_op_parallelism_threads(threads_an_operation)
     if deterministic:
         make_deterministic()
-    return training_step(cifar_resnet(depth, **options), batch, 32, 10, xla)
+    return training_step(cifar_resnet(depth, rolled=rolled, **options), batch, 32, 10, xla)
 
 
 def cifar_plain(depth: int, batch: int) -> Step:
@@ -186,11 +187,12 @@ def encoder_step(model: Any, batch: int, length: int, dim: int) -> Step:
     return lambda: model.train_on_batch(x, y)
 
 
-def encoder(depth: int, dim: int, heads: int, length: int, batch: int, **options: Any) -> Step:
+def encoder(depth: int, dim: int, heads: int, length: int, batch: int, rolled: bool | None = None) -> Step:
     """This project's pre-norm encoder: embedding, positions, blocks, norm, mean, ten classes."""
     from keras_preact.models import Classification, Series, prenorm_transformer
 
-    model = prenorm_transformer(Series(length, dim), Classification(10), depth=depth, dim=dim, heads=heads, **options)
+    options: dict[str, Any] = {"depth": depth, "dim": dim, "heads": heads, "rolled": rolled}
+    model = prenorm_transformer(Series(length, dim), Classification(10), **options)
     return encoder_step(model, batch, length, dim)
 
 

@@ -717,7 +717,7 @@ def _model_to_inspect(options: argparse.Namespace) -> Any:
                 raise InputError(f"{path} is built already; leave out --{key.replace('_', '-')}")
         return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
     network = get_network(options.model)
-    arguments = _network_options(options.model, options)
+    arguments = {"rolled": None, **_network_options(options.model, options)}  # as a run has it
     if options.model in TRANSFORMERS:
         patch = arguments.pop("patch", None)
         if size is not None and patch is None:

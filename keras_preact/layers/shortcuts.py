@@ -14,7 +14,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_rate
+from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
 from keras_preact.layers.branches import residual_branch, weight_layers
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
@@ -26,7 +26,7 @@ from keras_preact.layers.convolutions import (
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement
-from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, normalization
 
 
 def keep_frozen(layer: keras.layers.Layer) -> None:
@@ -59,9 +59,10 @@ class Shortcut(keras.layers.Layer):
     >>> float(HalfAndHalf()(np.array([1.0]), np.array([2.0]))[0])
     1.5
 
-    One that sets `changes_shape = True` is given the unit's `strides`, and its `normalize`, `momentum`, `epsilon`,
-    `kernel_initializer` and `use_bias`, as far as its constructor has arguments of these names; all but the strides
-    only where they are at their defaults. The shapes of x and of the residual it learns in `build`.
+    A variant that sets `changes_shape = True` receives the unit's `strides` if its constructor accepts them, and the
+    unit's `normalize`, `momentum`, `epsilon`, `kernel_initializer` and `use_bias` for those of these arguments that
+    its configuration holds as `None`: let `None`, "not given", be their default. `build` receives the shapes of x and
+    of the residual.
 
     Args:
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
@@ -220,26 +221,31 @@ class _Projecting(Shortcut):
 
     def __init__(
         self,
-        strides: int = 1,
-        normalize: str = "none",
-        momentum: float = 0.9,
-        epsilon: float = 1e-5,
-        kernel_initializer: Any = HE_BY_FAN_OUT,
-        use_bias: bool = False,
+        strides: int | None = None,
+        normalize: str | None = None,
+        momentum: float | None = None,
+        epsilon: float | None = None,
+        kernel_initializer: Any = None,
+        use_bias: bool | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.strides = int(strides)
-        self.normalize = normalize
-        self.momentum = float(momentum)
-        self.epsilon = float(epsilon)
-        self.kernel_initializer = check_kernel_initializer(kernel_initializer)
-        self.use_bias = bool(use_bias)
+        self.strides = None if strides is None else check_positive("the shortcut's strides", strides)
+        self.normalize = None if normalize is None else check_choice("normalization", normalize, NORMALIZATIONS)
+        self.momentum = None if momentum is None else check_number("momentum", momentum, 0, 1)
+        self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, 0)
+        self.kernel_initializer = None if kernel_initializer is None else check_kernel_initializer(kernel_initializer)
+        self.use_bias = None if use_bias is None else bool(use_bias)
+
+    def _resolved(self) -> dict[str, Any]:
+        """Return the arguments of the convolutions, with the defaults of a `Projection` for those not given."""
+        given = {name: value for name, value in self._projection_config().items() if value is not None}
+        return {**_PROJECTION_DEFAULTS, **given}
 
     def _build_projection(self, x_shape: Any, residual_shape: Any) -> Projection:
         projection = Projection(
             residual_shape[channel_axis(self.data_format)],
-            **self._projection_config(),
+            **self._resolved(),
             data_format=self.data_format,
             dtype=self.dtype_policy,
             name="projection",
@@ -267,14 +273,17 @@ class ConvShortcut(_Projecting):
 
     Where the unit changes the shape, this convolution does that too: no other projection stands before it.
 
+    The default of each argument is `None`: the unit's own value inside a unit, and the default of `Projection`
+    elsewhere. A value that you give stays as it is.
+
     Args:
-        strides: of the convolution. Default 1.
-        normalize: kind of normalization after the convolution, as in `normalization`. Default `"none"`; a unit
-            gives its own where F ends in one.
+        strides: of the convolution.
+        normalize: kind of normalization after the convolution, as in `normalization`. The unit's own is that of F
+            where F ends in a normalization, else `"none"`.
         momentum: of batch norm.
         epsilon: of the normalization.
         kernel_initializer: as in `ResidualUnit`.
-        use_bias: whether the convolution has a bias. Default `False`.
+        use_bias: whether the convolution has a bias.
         **kwargs: as in `Shortcut`.
 
     Example:
@@ -323,22 +332,23 @@ class HighwayGating(_Projecting):
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         axis = channel_axis(self.data_format)
         filters = residual_shape[axis]
+        chosen = self._resolved()
         normalize = partial(
             normalization,
-            self.normalize,
+            chosen["normalize"],
             axis=axis,
-            momentum=self.momentum,
-            epsilon=self.epsilon,
+            momentum=chosen["momentum"],
+            epsilon=chosen["epsilon"],
             dtype=self.dtype_policy,
         )
         convolutions = residual_branch(
-            weight_layers("basic", filters, strides=self.strides),
+            weight_layers("basic", filters, strides=chosen["strides"]),
             Placement("gate", "extension"),
             normalize,
             data_format=self.data_format,
             dtype=self.dtype_policy,
-            kernel_initializer=self.kernel_initializer,
-            biases="all" if self.use_bias else "none",
+            kernel_initializer=chosen["kernel_initializer"],
+            biases="all" if chosen["use_bias"] else "none",
         )
         self.gate = [*convolutions, *normalize(channels=filters, center=False, name="norm_last")]
         shape = x_shape
@@ -347,7 +357,7 @@ class HighwayGating(_Projecting):
             shape = layer.compute_output_shape(shape)
         start = keras.initializers.Constant(self.gate_bias)
         self.bias = self.add_weight(shape=(filters,), initializer=start, name="gate_bias")
-        keeps_shape = self.strides == 1 and x_shape[axis] == filters
+        keeps_shape = chosen["strides"] == 1 and x_shape[axis] == filters
         self.projection = None if keeps_shape else self._build_projection(x_shape, residual_shape)
         super().build(x_shape, residual_shape)
 
@@ -478,7 +488,10 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         config = {key: value for key, value in shortcut.get_config().items() if key != "name"}
         return type(shortcut).from_config({**config, **overrides})
     name, arguments = _parse(str(shortcut))
+    known = _own_arguments(SHORTCUTS[name])
     try:
+        if fixed := sorted(arguments.keys() & overrides.keys() - set(known)):
+            raise TypeError(f"{fixed[0]} is the unit's")
         return SHORTCUTS[name](**{**arguments, **overrides})
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
@@ -486,42 +499,50 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         reason = str(error).rstrip(".")
         raise InputError(
             f"the shortcut {shortcut!r} does not take these arguments: {reason}; {name} takes "
-            f"{', '.join(_own_arguments(SHORTCUTS[name])) or 'none'}"
+            f"{', '.join(known) or 'none'}"
         ) from None
 
 
 def fitted_shortcut(shortcut: Shortcut, strides: int, **arguments: Any) -> Shortcut:
-    """Return a copy of a shortcut that changes the shape, with the unit's arguments as far as it takes them.
+    """Return a copy of a shortcut that changes the shape, with the unit's values for arguments it was not given.
 
     Args:
-        shortcut: what it was given stays as it is: what differs from its defaults.
+        shortcut: arguments that it was given stay as they are; those not given are `None` in its configuration.
         strides: of the unit.
         **arguments: of the unit's convolutions and normalization.
 
+    Raises:
+        InputError: the shortcut was given strides that differ from the unit's.
+
     Example:
 
-    >>> shortcut = get_shortcut("conv(use_bias=True)")
-    >>> shortcut = fitted_shortcut(shortcut, strides=2, use_bias=False, normalize="group")
+    >>> shortcut = get_shortcut("conv(use_bias=False)")
+    >>> shortcut = fitted_shortcut(shortcut, strides=2, use_bias=True, normalize="group")
     >>> shortcut.strides, shortcut.use_bias, shortcut.normalize
-    (2, True, 'group')
+    (2, False, 'group')
     """
-    defaults, config = _own_arguments(type(shortcut)), shortcut.get_config()
-    free = {key for key, default in defaults.items() if config.get(key, default) == default}
-    fitting = {key: value for key, value in arguments.items() if key in free}
-    if "strides" in defaults:
+    own, config = _own_arguments(type(shortcut)), shortcut.get_config()
+    given = {name: config[name] for name in own if config.get(name) is not None}
+    if isinstance(shortcut, _Projecting) and given.get("strides", strides) != strides:
+        raise InputError(
+            f"the shortcut has strides={given['strides']} and its unit has strides={strides}; "
+            "leave out the shortcut's, and it takes the unit's"
+        )
+    fitting = {name: value for name, value in arguments.items() if name in own and name not in given}
+    if "strides" in own:
         fitting["strides"] = strides
     return get_shortcut(shortcut, name=shortcut.name, **fitting)
 
 
-def _own_arguments(kind: type[Shortcut]) -> dict[str, Any]:
-    """Return the arguments that a kind of shortcut has beyond those of all shortcuts, with their defaults."""
+def _own_arguments(kind: type[Shortcut]) -> list[str]:
+    """Return the names of the arguments that a kind of shortcut has beyond those of all shortcuts."""
     constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
-    defaults: dict[str, Any] = {}
+    names: dict[str, None] = {}
     for constructor in constructors[: constructors.index(Shortcut.__init__)]:
         for parameter in inspect.signature(constructor).parameters.values():
             if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
-                defaults.setdefault(parameter.name, parameter.default)
-    return defaults
+                names.setdefault(parameter.name)
+    return list(names)
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -640,6 +661,13 @@ class Projection(keras.layers.Layer):
             "use_bias": self.use_bias,
             "data_format": self.data_format,
         }
+
+
+_PROJECTION_DEFAULTS = {
+    name: parameter.default
+    for name, parameter in inspect.signature(Projection.__init__).parameters.items()
+    if name in ("strides", "normalize", "momentum", "epsilon", "kernel_initializer", "use_bias")
+}
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

@@ -87,7 +87,7 @@ def cifar_resnet(
     bottleneck: bool | None = None,
     classes: int = 10,
     input_shape: Sequence[int | None] | None = None,
-    rolled: bool | None = None,
+    rolled: bool | None = False,
     *,
     block: str | None = None,
     remat: bool | str = False,
@@ -131,9 +131,11 @@ def cifar_resnet(
             convolution a unit (depth 3n+2; the first rows of Table 3).
         classes: number of classes. Default 10.
         input_shape: (height, width, channels) of the images; default (32, 32, 3), or sizes left open without top.
-        rolled: whether the units of a stage after its first are one layer, `stage2_stack`, that runs one unit in a
-            loop over stacked weights (see `UnitStack`). Default `None`: where `default_rolled` says
-            so, in long stages; `False` gives each unit a layer of its own, `stage2_unit07`.
+        rolled: `False` (default) makes each unit a layer of its own, `stage2_unit07`. `True` makes the units of a
+            stage after its first one layer, `stage2_stack`, which runs one unit in a loop over stacked weights (see
+            `UnitStack`): a deep network then starts several times sooner. `None` does so where `default_rolled` says
+            that it pays, which depends on the backend and on the length of the stage; runs are trained with that.
+            Weights files fit all forms.
         remat: what these units compute again in the backward pass, to save memory: `"none"` (default), `"unit"`
             or `"segment"`; see `UnitStack`.
         widen_factor: multiplies the filters of the stages, not the first convolution's (wide residual networks); what

@@ -44,7 +44,7 @@ def imagenet_resnet(
     shortcut: Any = "identity",
     classes: int = 1000,
     input_shape: Sequence[int | None] | None = None,
-    rolled: bool | None = None,
+    rolled: bool | None = False,
     *,
     remat: bool | str = False,
     stem: str = "7x7",

@@ -76,7 +76,7 @@ class Network:
         conventions: what stem, first unit and head do where code bases differ.
         unit: arguments that every `ResidualUnit` gets.
         drop_path: of the last unit; the units before it get a share that grows linearly from 0 with depth.
-        rolled: whether the equal units of a stage are one `UnitStack` that runs in a loop; `None`: where
+        rolled: whether the equal units of a stage are one `UnitStack` that runs in a loop. `None`: where
             `default_rolled` says so.
         remat: what those units compute again in the backward pass; see `UnitStack`.
     """
@@ -87,7 +87,7 @@ class Network:
     conventions: Conventions = PAPER
     unit: dict[str, Any] = field(default_factory=dict)
     drop_path: float = 0.0
-    rolled: bool | None = None
+    rolled: bool | None = False
     remat: bool | str = False
 
     @property

@@ -282,7 +282,7 @@ def transformer(
     dropout: float = 0.0,
     drop_path: float = 0.0,
     gain: float = 1.0,
-    rolled: bool | None = None,
+    rolled: bool | None = False,
     remat: bool | str = False,
     input_tensor: Any = None,
     dtype: Any = None,
@@ -303,8 +303,9 @@ def transformer(
         dropout: of the blocks, and of the sum of embeddings and positions. Default 0.
         drop_path: probability of leaving out the last block's branches in training; it grows linearly from 0 at the
             first block. Default 0.
-        rolled: whether the blocks are one layer, `encoder_stack`, that runs one block in a loop over stacked
-            weights; default `None`: where `default_rolled` says so. `False` gives `encoder_block01`, ….
+        rolled: `False` (default) makes each block a layer of its own, `encoder_block01`, …. `True` makes them one
+            layer, `encoder_stack`, which runs one block in a loop over stacked weights; `None` does so where
+            `default_rolled` says that it pays, which depends on the backend and on `depth`.
         remat: what the blocks compute again in the backward pass; see `UnitStack`.
         input_tensor: a Keras tensor to build on, instead of a new input.
         dtype: dtype or dtype policy of the layers; default Keras's setting. Heads are float32 always.

@@ -237,10 +237,15 @@ def _is_mirrored(config: RunConfig) -> bool:
     return config.devices > 1 and keras.backend.backend() == "tensorflow"
 
 
+def _network_options(config: RunConfig) -> dict[str, Any]:
+    """Return the network's arguments: a run trains whatever form of long stages is faster on its backend."""
+    return {"rolled": None, **config.options}
+
+
 def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
     x = _prepared(images, config, dataset.train)
-    network, options = get_network(config.network), dict(config.options)
+    network, options = get_network(config.network), _network_options(config)
     if config.network in TRANSFORMERS:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
         return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
@@ -274,11 +279,11 @@ def _of_sequences(config: RunConfig, dataset: SequenceDataset) -> keras.Model:
         raise InputError(f"{config.network} takes images, and {dataset.name} has sequences; take one of {known}")
     network = get_network(config.network)
     if dataset.task == "forecast":
-        return _forecaster(partial(network, **config.options), dataset)
+        return _forecaster(partial(network, **_network_options(config)), dataset)
     padded = dataset.task == "classification"
     inputs = Tokens(len(dataset.vocabulary), dataset.length, padded)
     head = Classification(dataset.classes) if padded else NextToken(len(dataset.vocabulary))
-    return network(inputs, head, **config.options)
+    return network(inputs, head, **_network_options(config))
 
 
 def _forecaster(network: Any, dataset: SequenceDataset) -> keras.Model:

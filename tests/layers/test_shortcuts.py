@@ -192,11 +192,18 @@ def test_a_shortcut_of_ones_own_that_changes_the_shape_is_given_what_its_constru
         ("__import__('os').system('true')", "write a name or name\\(key=number\\)"),
         ("exclusive_gating(gate_bias=__import__('os'))", "write a name or name\\(key=number\\)"),
         ("dropout(rate=1.5)", "rate is 1.5"),
+        ("conv(normalize='batc')", "unknown normalization 'batc'"),
+        ("conv(strides=0)", "the shortcut's strides is 0"),
     ],
 )
 def test_get_shortcut_refuses_with_a_sentence(text, message):
     with pytest.raises(InputError, match=message):
         get_shortcut(text)
+
+
+def test_text_must_not_set_what_the_unit_sets():
+    with pytest.raises(InputError, match="dtype is the unit's; conv takes strides, "):
+        get_shortcut("conv(dtype='float32')", dtype="mixed_bfloat16")
 
 
 def test_a_shortcut_of_ones_own_works_in_a_unit():

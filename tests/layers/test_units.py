@@ -168,6 +168,36 @@ def test_a_shortcut_keeps_the_arguments_that_it_was_given(shortcut, argument, va
     assert (unit.shortcut.strides, unit.shortcut.momentum, unit.shortcut.name) == (2, 0.8, "shortcut")
 
 
+# Of each argument that a shortcut takes from its unit: the default elsewhere, another value, a unit that differs.
+UNIT_VALUES = {
+    "normalize": ("none", "group", {"normalization": "batch"}, "batch"),
+    "use_bias": (False, True, {"biases": "all"}, True),
+    "momentum": (0.9, 0.7, {"momentum": 0.8}, 0.8),
+    "epsilon": (1e-5, 1e-4, {"epsilon": 1e-3}, 1e-3),
+    "kernel_initializer": ("he_by_fan_out", "ones", {"kernel_initializer": "zeros"}, "zeros"),
+}
+
+
+@pytest.mark.parametrize("kind", ["conv", "highway"])
+@pytest.mark.parametrize("argument", UNIT_VALUES)
+def test_a_shortcut_keeps_what_it_was_given_and_takes_the_rest_from_its_unit(kind, argument):
+    """Also where it was given the default; as text, as a layer, and after saving."""
+    default, other, options, of_the_unit = UNIT_VALUES[argument]
+    for given, expected in (({argument: default}, default), ({argument: other}, other), ({}, of_the_unit)):
+        text = f"{kind}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
+        for shortcut in (text, SHORTCUTS[kind](**given)):
+            unit = ResidualUnit(32, strides=2, placement="original", shortcut=shortcut, **options)
+            for each in (unit, ResidualUnit.from_config(unit.get_config())):
+                each.build(X.shape)
+                assert getattr(each.shortcut.projection, argument) == expected, (shortcut, given)
+                assert each.shortcut.strides == 2
+
+
+def test_strides_given_to_a_shortcut_must_be_the_units():
+    with pytest.raises(InputError, match="strides=2 and its unit has strides=1; leave out the shortcut's"):
+        ResidualUnit(32, shortcut="conv(strides=2)").build(X.shape)
+
+
 def test_drop_path_leaves_the_branch_out_for_whole_images_and_keeps_the_expectation():
     unit = ResidualUnit(16, drop_path=0.5, normalization="none")
     x = np.repeat(X[:1], 512, axis=0)

@@ -7,7 +7,18 @@ from harness import array
 
 from keras_preact import InputError
 from keras_preact.layers import ResidualUnit, UnitStack
-from keras_preact.models import cifar_resnet, feature_maps, freeze, imagenet_resnet, multiply_adds, roll, unroll
+from keras_preact.models import (
+    Classification,
+    Series,
+    cifar_resnet,
+    feature_maps,
+    freeze,
+    imagenet_resnet,
+    multiply_adds,
+    roll,
+    transformer,
+    unroll,
+)
 from keras_preact.models.summary import summarize
 
 X = np.random.default_rng(6).normal(size=(8, 16, 16, 3)).astype("float32")
@@ -133,10 +144,20 @@ def test_frozen_units_stay_frozen(rolled):
     assert trained[0] == trained[1]
 
 
-def test_long_stages_are_rolled_by_default_on_tensorflow():
-    names = {layer.name for layer in cifar_resnet(110).layers}
-    assert ("stage1_stack" in names) == (keras.backend.backend() == "tensorflow")
-    assert "stage1_unit03" in {layer.name for layer in cifar_resnet(20).layers}
+def test_every_unit_is_a_layer_by_default_whatever_the_backend():
+    assert [cifar_resnet(80).get_layer(f"stage2_unit{k:02d}").name for k in (1, 7, 13)][-1] == "stage2_unit13"
+    blocks = transformer(Series(8, 2), Classification(2), depth=12, dim=8, heads=2)
+    assert blocks.get_layer("encoder_block12").keeps_identity
+
+
+def test_the_automatic_choice_rolls_long_stages_on_tensorflow():
+    """The stages of depth 80 have 12 units after their first, those of depth 74 have 11."""
+    rolls = keras.backend.backend() == "tensorflow"
+    for depth, expected in ((80, rolls), (74, False)):
+        names = {layer.name for layer in cifar_resnet(depth, rolled=None).layers}
+        assert ("stage1_stack" in names) == expected
+    blocks = transformer(Series(8, 2), Classification(2), depth=12, dim=8, heads=2, rolled=None)
+    assert ("encoder_stack" in {layer.name for layer in blocks.layers}) == rolls
 
 
 def test_written_out_with_recomputation():

@@ -16,6 +16,7 @@ from harness import StopAfter, array
 
 from keras_preact import InputError
 from keras_preact.data import bundled_cifar10, from_arrays
+from keras_preact.layers import UnitStack
 from keras_preact.training import (
     CosineSchedule,
     Diverged,
@@ -269,6 +270,14 @@ def test_an_image_is_standardized_after_the_crop(tiny_dataset):
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", [{}, {"rolled": False}, {"rolled": True}])
+def test_the_networks_of_runs_are_rolled_where_that_pays_unless_the_options_say(given, tiny_dataset):
+    config = dataclasses.replace(CONFIG, options={"depth": 80, "block": "basic", **given})
+    stacks = {layer.name for layer in build_model(config, tiny_dataset).layers if isinstance(layer, UnitStack)}
+    assert bool(stacks) == given.get("rolled", keras.backend.backend() == "tensorflow")
+    assert "rolled" not in config.to_dict()["options"] or given  # the record holds what was asked for
 
 
 def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
