@@ -92,10 +92,10 @@ def check_choice(what: str, value: object, known: Iterable[str]) -> str:
 
 
 def check_rate(what: str, value: float) -> float:
-    """Return `value` if it is a probability of leaving something out.
+    """Return `value` if it is at least 0 and below 1: a probability of dropping something, or a share that is kept.
 
     Raises:
-        InputError: it is below 0, or 1 or more, which would leave out everything.
+        InputError: it is not. With 1, everything would be dropped, or nothing would ever decay.
 
     Example:
 
@@ -103,7 +103,7 @@ def check_rate(what: str, value: float) -> float:
     0.2
     """
     if not _is_number(value) or not 0 <= value < 1:
-        raise InputError(f"{what} is {value!r}; give a probability from 0 up to, but not including, 1")
+        raise InputError(f"{what} is {value!r}; give a number from 0 up to, but not including, 1")
     return float(value)
 
 
@@ -124,6 +124,20 @@ def check_number(what: str, value: float, low: float, high: float = math.inf) ->
     return float(value)
 
 
+def check_count(what: str, value: int) -> int:
+    """Return `value` if it is a whole number of at least 0.
+
+    Raises:
+        InputError: it is not.
+
+    Example:
+
+    >>> check_count("warmup_steps", 0)
+    0
+    """
+    return _check_whole(what, value, 0)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
@@ -139,6 +153,26 @@ def check_positive(what: str, value: int) -> int:
     >>> check_positive("depth", 6)
     6
     """
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < 1:
-        raise InputError(f"{what} is {value!r}; give a whole number of at least 1")
+    return _check_whole(what, value, 1)
+
+
+def _check_whole(what: str, value: int, low: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
+        raise InputError(f"{what} is {value!r}; give a whole number of at least {low}")
     return int(value)
+
+
+def check_flag(what: str, value: bool) -> bool:
+    """Return `value` if it is `True` or `False`.
+
+    Raises:
+        InputError: it is not: of the string "False", for example, Python would make true.
+
+    Example:
+
+    >>> check_flag("nesterov", False)
+    False
+    """
+    if not isinstance(value, bool):
+        raise InputError(f"{what} is {value!r}; give True or False")
+    return value

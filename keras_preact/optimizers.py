@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import check_choice
+from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_rate
 
 DECAYS = ("all", "kernels")
 
@@ -29,7 +29,10 @@ class CoupledSGD(keras.optimizers.SGD):
         decays: `"all"` (default) trainable variables, batch norm's scale and offset and the biases included, as in
             the authors' Torch code; or `"kernels"` of convolutions and dense layers alone.
         nesterov: whether the step looks ahead. Default `False`.
-        **kwargs: as in `keras.optimizers.SGD`.
+        **kwargs: as in `keras.optimizers.SGD`, without `weight_decay`: one decay is enough.
+
+    Raises:
+        InputError: a number out of its range, or `weight_decay`.
 
     Example: one step from w = 2 with gradient 1, η = 0.5, λ = 0.1.
 
@@ -49,8 +52,14 @@ class CoupledSGD(keras.optimizers.SGD):
         name: str = "coupled_sgd",
         **kwargs: Any,
     ) -> None:
+        if kwargs.get("weight_decay") is not None:
+            raise InputError("weight_decay is Keras's decoupled decay, and would be a second one; give decay instead")
+        if not callable(learning_rate):  # neither a schedule nor a function
+            learning_rate = check_number("learning_rate", learning_rate, 0)
+        momentum = check_rate("momentum", momentum)
+        check_flag("nesterov", nesterov)
         super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
-        self.decay = float(decay)
+        self.decay = check_number("decay", decay, 0)
         self.decays = check_choice("choice of decayed variables", decays, DECAYS)
 
     def build(self, variables: Any) -> None:

@@ -9,8 +9,16 @@ from typing import Any
 import keras
 
 from keras_preact import paper
-from keras_preact.errors import check_choice, check_number, check_positive
-from keras_preact.optimizers import CoupledSGD, KernelAdamW
+from keras_preact.errors import (
+    InputError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_number,
+    check_positive,
+    check_rate,
+)
+from keras_preact.optimizers import DECAYS, CoupledSGD, KernelAdamW
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
 """What is done to the pixels first, all of them then being numbers of order 1: the training images' mean at each
@@ -28,6 +36,9 @@ class StepSchedule:
         warmup_learning_rate: during the warm-up.
         warmup_steps: length of the warm-up.
 
+    Raises:
+        InputError: a number out of its range, or a drop before the end of the warm-up or before an earlier drop.
+
     Example: the paper's, at the ends of its parts.
 
     >>> rate = StepSchedule().to_keras(64_000)
@@ -40,6 +51,23 @@ class StepSchedule:
     warmup_learning_rate: float = 0.01
     warmup_steps: int = 400
 
+    def __post_init__(self) -> None:
+        check_number("learning_rate", self.learning_rate, 0)
+        check_number("warmup_learning_rate", self.warmup_learning_rate, 0)
+        check_count("warmup_steps", self.warmup_steps)
+        if not isinstance(self.drops, (tuple, list)):
+            raise InputError(f"drops is {self.drops!r}; give a tuple of steps, such as (32000, 48000)")
+        for drop in self.drops:
+            check_count("a step in drops", drop)
+        # Equal steps are in order: a schedule that is scaled to a few steps has them.
+        if list(self.drops) != sorted(self.drops):
+            raise InputError(f"the steps in drops are {self.drops}; give them in increasing order")
+        if self.drops and self.drops[0] < self.warmup_steps:
+            raise InputError(
+                f"the learning rate drops at step {self.drops[0]}, inside the warm-up of {self.warmup_steps} steps; "
+                "move the drop or shorten the warm-up"
+            )
+
     def scaled(self, factor: float) -> StepSchedule:
         """Return the schedule with every length multiplied by `factor`."""
         drops = tuple(round(drop * factor) for drop in self.drops)
@@ -47,11 +75,10 @@ class StepSchedule:
 
     def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """Return the learning rate as a function of the step (0, 1, …); `steps` is not needed here."""
-        # Keras's boundary is the last step that still has the value before it.
-        boundaries = [*([self.warmup_steps] if self.warmup_steps else []), *self.drops]
-        rates = [self.learning_rate / 10**k for k in range(len(self.drops) + 1)]
-        values = [*([self.warmup_learning_rate] if self.warmup_steps else []), *rates]
-        return keras.optimizers.schedules.PiecewiseConstantDecay([b - 1 for b in boundaries], values)
+        # Keras's boundary is the last step with the value before it: of a warm-up of 0 steps it is -1, which none is.
+        rates = [float(self.warmup_learning_rate), *(self.learning_rate / 10**k for k in range(len(self.drops) + 1))]
+        boundaries = [step - 1 for step in (self.warmup_steps, *self.drops)]
+        return keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates)
 
 
 @dataclass(frozen=True)
@@ -61,6 +88,9 @@ class CosineSchedule:
     Attributes:
         learning_rate: at the end of the warm-up.
         warmup_steps: length of the warm-up.
+
+    Raises:
+        InputError: a number out of its range.
 
     Example:
 
@@ -72,17 +102,21 @@ class CosineSchedule:
     learning_rate: float = 0.1
     warmup_steps: int = 200
 
+    def __post_init__(self) -> None:
+        check_number("learning_rate", self.learning_rate, 0)
+        check_count("warmup_steps", self.warmup_steps)
+
     def scaled(self, factor: float) -> CosineSchedule:
         """Return the schedule with the warm-up's length multiplied by `factor`."""
         return dataclasses.replace(self, warmup_steps=round(self.warmup_steps * factor))
 
     def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """Return the learning rate as a function of the step (0, 1, …, `steps` − 1)."""
-        warmup = min(self.warmup_steps, steps - 1)
+        rate, warmup = float(self.learning_rate), min(self.warmup_steps, steps - 1)  # Keras would compute in integers
         if warmup < 1:
-            return keras.optimizers.schedules.CosineDecay(self.learning_rate, max(steps, 1))
+            return keras.optimizers.schedules.CosineDecay(rate, max(steps, 1))
         return keras.optimizers.schedules.CosineDecay(
-            0.0, max(steps - warmup, 1), warmup_target=self.learning_rate, warmup_steps=warmup
+            0.0, max(steps - warmup, 1), warmup_target=rate, warmup_steps=warmup
         )
 
 
@@ -110,6 +144,9 @@ class Recipe:
         inputs: what is done to the pixels, one of `INPUTS`.
         reported: which number its source reports; ours is always that of the last epoch.
 
+    Raises:
+        InputError: an unknown choice, or a number out of its range.
+
     Example: a recipe of one's own.
 
     >>> mine = Recipe("mine", steps=5_000, batch_size=64, schedule=CosineSchedule(0.05))
@@ -132,11 +169,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_choice("treatment of the inputs", self.inputs, INPUTS)
+        check_choice("choice of decayed variables", self.decays, DECAYS)
         check_positive("the number of training steps", self.steps)
         check_positive("the batch size", self.batch_size)
-        check_number("momentum", self.momentum, 0, 1)
-        check_number("weight decay", self.weight_decay, 0)
-        check_number("padding", self.padding, 0)
+        if not isinstance(self.schedule, tuple(SCHEDULES.values())):
+            kinds = " or ".join(kind.__name__ for kind in SCHEDULES.values())
+            raise InputError(f"the schedule is {self.schedule!r}; give a {kinds}")
+        check_rate("momentum", self.momentum)
+        check_flag("nesterov", self.nesterov)
+        check_number("weight_decay", self.weight_decay, 0)
+        check_flag("augment", self.augment)
+        check_count("padding", self.padding)
 
     def with_steps(self, steps: int) -> Recipe:
         """Return the recipe for another length; warm-up and drops keep their share of it.
@@ -199,6 +242,12 @@ class AdamRecipe(Recipe):
 
     beta_2: float = 0.98
     clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rate("beta_2", self.beta_2)
+        if self.clip_norm is not None and check_number("clip_norm", self.clip_norm, 0) == 0:
+            raise InputError("clip_norm is 0, which makes every gradient 0; give a larger number, or None to clip none")
 
     def optimizer(self) -> keras.optimizers.Optimizer:
         optimizer_class = KernelAdamW if self.decays == "kernels" else keras.optimizers.AdamW

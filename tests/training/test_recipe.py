@@ -6,7 +6,15 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
-from keras_preact.training import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
+from keras_preact.training import (
+    RECIPES,
+    CosineSchedule,
+    CoupledSGD,
+    Recipe,
+    StepSchedule,
+    get_recipe,
+)
+from keras_preact.training.recipe import AdamRecipe
 
 
 def rates(schedule, steps, at):
@@ -131,3 +139,103 @@ def test_the_optimizer_survives_serialization():
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
     assert again.get_config() == optimizer.get_config()
     assert again.decay == 5e-4
+
+
+# ---- numbers out of their range -------------------------------------------------------------------------------------
+
+NAN, INF = float("nan"), float("inf")
+NO_RATES = (-1, NAN, INF, -INF, True, "0.1", None)
+"""What is no learning rate and no weight decay. One of a list, none of them computes an error later."""
+NO_SHARES = (-0.1, 1, 1.0, 2, NAN, INF, False, "0.9", None)
+NO_COUNTS = (-1, 0.5, 10.0, NAN, True, "10", None)
+NO_FLAGS = (1, 0, "False", None)
+
+
+def wrong_arguments():
+    """Yield every constructor with every argument that has a range, and every value outside it."""
+    for make in (StepSchedule, CosineSchedule, CoupledSGD):
+        yield from ((make, "learning_rate", value) for value in NO_RATES)
+    for make in (StepSchedule, CosineSchedule):
+        yield from ((make, "warmup_steps", value) for value in NO_COUNTS)
+    yield from ((StepSchedule, "warmup_learning_rate", value) for value in NO_RATES)
+    yield from ((StepSchedule, "drops", value) for value in ((-1, 500), ("500",), (500.0,), (True,), (NAN,), 500, None))
+    yield from ((CoupledSGD, "decay", value) for value in NO_RATES)
+    for make in (a_recipe, an_adam_recipe):
+        yield from ((make, "weight_decay", value) for value in NO_RATES)
+        yield from ((make, name, value) for name in ("steps", "batch_size") for value in (*NO_COUNTS, 0))
+        yield from ((make, "padding", value) for value in NO_COUNTS)
+        yield from ((make, name, value) for name in ("nesterov", "augment") for value in NO_FLAGS)
+        yield from ((make, "decays", value) for value in ("none", None, True))
+        yield from ((make, "schedule", value) for value in (0.1, None, "cosine"))
+    yield from ((make, "momentum", value) for make in (a_recipe, an_adam_recipe, CoupledSGD) for value in NO_SHARES)
+    yield from ((CoupledSGD, "nesterov", value) for value in NO_FLAGS)
+    yield from ((an_adam_recipe, "beta_2", value) for value in NO_SHARES)
+    yield from ((an_adam_recipe, "clip_norm", value) for value in (-1, 0, NAN, INF, True, "1"))
+
+
+def a_recipe(**options):
+    return Recipe(**{"name": "mine", "steps": 10, **options})
+
+
+def an_adam_recipe(**options):
+    return AdamRecipe(**{"name": "mine", "steps": 10, **options})
+
+
+def test_a_number_out_of_its_range_is_refused_by_name():
+    for make, name, value in wrong_arguments():
+        with pytest.raises(InputError) as refusal:
+            make(**{name: value})
+            pytest.fail(f"{make.__name__}({name}={value!r}) is accepted")
+        words = {"steps": "training steps", "batch_size": "batch size", "decays": "decayed variables"}
+        assert words.get(name, name) in str(refusal.value), (make, name, value)
+
+
+def test_numbers_at_the_ends_of_their_ranges_are_accepted():
+    StepSchedule(0, (0,), 0, 0), CosineSchedule(0, 0), a_recipe(momentum=0, weight_decay=0, padding=0)
+    StepSchedule(np.float32(0.1), (np.int64(5),), warmup_steps=np.int32(0))
+    CoupledSGD(0, momentum=0, decay=0), CoupledSGD(CosineSchedule().to_keras(10)), CoupledSGD(lambda: 0.1)
+    an_adam_recipe(beta_2=0, clip_norm=1e-9)
+
+
+def test_a_rate_that_is_a_whole_number_is_no_other():
+    for schedule in (CosineSchedule, StepSchedule):
+        for warmup in (0, 4):
+            whole, real = (schedule(rate, warmup_steps=warmup) for rate in (1, 1.0))
+            assert rates(whole, 50, range(50)) == rates(real, 50, range(50))
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"drops": (48_000, 32_000)}, "increasing order"),
+        ({"drops": (500, 600, 550)}, "increasing order"),
+        ({"drops": (399,)}, "inside the warm-up of 400 steps"),
+        ({"drops": (0, 5000)}, "inside the warm-up"),
+    ],
+)
+def test_a_schedule_whose_parts_overlap_is_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        StepSchedule(**options)
+
+
+def test_a_step_schedule_has_the_rate_of_its_description_at_every_step():
+    """Of any warm-up and drops that are accepted: at each step one rate, never the sum of two."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        warmup, *drops = sorted(rng.integers(0, 12, size=rng.integers(1, 5)).tolist())
+        expected = [0.25 if step < warmup else 0.5 / 10 ** sum(step >= d for d in drops) for step in range(13)]
+        got = rates(StepSchedule(0.5, tuple(drops), 0.25, warmup), 13, range(13))
+        np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=f"{warmup} {drops}")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_as_short_as_one_step(name):
+    for steps in (*range(1, 60), 100, 1000):
+        assert RECIPES[name].with_steps(steps).steps == steps
+
+
+def test_kerass_weight_decay_is_refused_beside_ours():
+    with pytest.raises(InputError, match="decoupled decay, and would be a second one; give decay instead"):
+        CoupledSGD(0.1, weight_decay=1e-4)
+    with pytest.raises(InputError, match="give decay instead"):
+        CoupledSGD.from_config({**CoupledSGD(0.1).get_config(), "weight_decay": 0.0})
