@@ -33,10 +33,13 @@ def parser() -> argparse.ArgumentParser:
     main_parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    demo = commands.add_parser("demo", help="train both orders side by side on the bundled images")
-    demo.add_argument("--depth", type=int, default=20, help="6n+2 or 9n+2 (default: 20)")
+    demo = commands.add_parser("demo", help="train both orders of a deep network side by side: the paper's effect")
+    demo.add_argument(
+        "--depth", type=int, default=218, help="6n+2 (default: %(default)s; 20: the order hardly matters)"
+    )
+    demo.add_argument("--learning-rate", type=float, default=0.1, help="default: %(default)s, the paper's")
     demo.add_argument("--steps", type=int, help="mini-batches (default: the recipe's)")
-    demo.add_argument("--precision", default="float32", help="float32, mixed_float16 or mixed_bfloat16")
+    demo.add_argument("--precision", help="float32, mixed_float16 or mixed_bfloat16 (default: the faster here)")
     demo.add_argument("--seed", type=int, default=0)
     demo.add_argument("--out", type=Path, help="run folder (default: the next free runs/demo-NNN)")
     demo.set_defaults(run=_demo)
@@ -210,34 +213,71 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
 
 
 def _demo(options: argparse.Namespace) -> None:
+    import dataclasses
+
     from keras_preact.console import say
-    from keras_preact.training import RunConfig, compare, get_recipe, next_free_folder, orders
+    from keras_preact.training import RunConfig, compare, default_precision, get_recipe, next_free_folder, orders
 
     recipe = get_recipe("demo")
-    if options.steps is not None:
-        recipe = recipe.with_steps(options.steps)
-    config = RunConfig(options={"depth": options.depth}, recipe=recipe, precision=options.precision, seed=options.seed)
+    recipe = recipe if options.steps is None else recipe.with_steps(options.steps)
+    schedule = dataclasses.replace(recipe.schedule, learning_rate=options.learning_rate)
+    config = RunConfig(
+        options={"depth": options.depth, "bottleneck": False},
+        image_size=16,
+        recipe=dataclasses.replace(recipe, schedule=schedule),
+        precision=options.precision or default_precision(),
+        seed=options.seed,
+    )
     out = options.out or next_free_folder(RUNS, "demo")
-    folder = compare(orders(config), out, _progress)
+    with _side_by_side(orders(config)) as display:
+        folder = compare(orders(config), out, lambda name, _: [display.callback(name)])
     _say_comparison(folder)
+    say(_finding(folder, options.depth, options.learning_rate))
+    shallow = "--depth 20     the control: the order hardly matters at 20 layers"
     say(
-        "So shallow a network trains well in both orders; the paper's difference grows with depth. Try next:\n"
-        "  keras-preact demo --depth 56\n"
-        "  keras-preact train --placement bn_after_addition\n"
-        "  keras-preact info cifar_resnet --depth 1001\n"
-        f"  keras-preact evaluate {folder.path / 'full_preactivation'}"
+        "Try next:\n"
+        f"  keras-preact demo {shallow if options.depth > 56 else '--depth 218    eleven times as deep'}\n"
+        "  keras-preact demo --learning-rate 0.03    a rate that suits the original order better\n"
+        "  keras-preact inspect cifar_resnet --depth 218 --basic --placement original"
+    )
+
+
+def _side_by_side(configs: dict[str, Any]) -> Any:
+    """Return the display of runs that take turns."""
+    from keras_preact.console import SideBySide
+    from keras_preact.training.comparison import in_words
+
+    return SideBySide(
+        {name: in_words(name) for name in configs}, sum(config.recipe.steps for config in configs.values())
+    )
+
+
+def _finding(folder: Any, depth: int, rate: float) -> str:
+    """Say in a sentence what the demonstration's figure shows."""
+    results = folder.record()["results"]
+    original, full = (results[name]["test_error"] for name in ("original", "full_preactivation"))
+    steps = folder.open(folder.path / "original").record()["steps"]
+    if abs(original - full) < 5:
+        shown = f"the order hardly matters: test error {original:.1f} % in the original order, {full:.1f} % in full"
+        return f"At {depth} layers and learning rate {rate:g}, {shown} pre-activation after {steps:,} steps."
+    first, second = ("full pre-activation", "the original order")[:: 1 if full < original else -1]
+    low, high = sorted((original, full))
+    return (
+        f"At {depth} layers and learning rate {rate:g}, {first} reaches a test error of {low:.1f} % after {steps:,} "
+        f"steps, {second} {high:.1f} %: {high - low:.1f} points apart."
     )
 
 
 def _say_comparison(folder: Any) -> None:
     """Print the results of several networks trained alike."""
     from keras_preact.console import console, say, table
+    from keras_preact.training.comparison import in_words
 
     runs = {name: folder.open(folder.path / name) for name in folder.record()["runs"]}
     records = {name: run.record() for name, run in runs.items()}
     rows = [
         [
-            name.replace("_", " "),
+            in_words(name),
             *(f"{record['result'][key]:.1f}" for key in ("train_error", "test_error")),
             f"{record['seconds']:.0f}",
         ]
@@ -260,7 +300,7 @@ def _say_comparison(folder: Any) -> None:
 
 def _train(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
-    from keras_preact.training import RunFolder, resume, resume_comparison
+    from keras_preact.training import RunFolder, resume
     from keras_preact.training.distribute import is_first, join, together
 
     if options.resume is not None:
@@ -272,7 +312,7 @@ def _train(options: argparse.Namespace) -> None:
         if several:
             if options.data_dir is not None:
                 raise InputError("a folder of several runs finds its data as it did before; drop --data-dir")
-            _say_comparison(resume_comparison(options.resume, _progress))
+            _say_comparison(_resumed_comparison(options.resume))
             return
         folder = resume(options.resume, data_dir=options.data_dir, callbacks=progress)
     else:
@@ -296,6 +336,18 @@ def _train(options: argparse.Namespace) -> None:
     for rule, error in record["data"].get("baselines", {}).items():
         say(f"{rule}: test error {error:.2f} {unit}")
     say(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
+
+
+def _resumed_comparison(path: Path) -> Any:
+    from keras_preact.training import RunConfig, RunFolder, resume_comparison
+
+    record = RunFolder.open(path).record()
+    configs = {name: RunConfig.from_dict(data) for name, data in record["runs"].items()}
+    with _side_by_side(configs) as display:
+        for name in configs:
+            run = RunFolder(path / name)
+            display.resume(name, run.metrics() if run.metrics_path.exists() else [])
+        return resume_comparison(path, lambda name, _: [display.callback(name)])
 
 
 def _started(config: Any, dataset: Any, out: Path | None) -> Any:

@@ -84,12 +84,12 @@ class SideBySide:
     Where the output is not a terminal, one line an epoch.
 
     Args:
-        names: of the trainings, as the columns show them.
+        names: of the trainings, with what the columns call them.
         steps: of all trainings together.
     """
 
-    def __init__(self, names: Sequence[str], steps: int) -> None:
-        self.names = list(names)
+    def __init__(self, names: Mapping[str, str], steps: int) -> None:
+        self.names = dict(names)
         self.epochs: dict[int, dict[str, tuple[float, float]]] = {}
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn()
@@ -122,7 +122,7 @@ class SideBySide:
     def _add(self, epoch: int, name: str, found: tuple[float, float]) -> None:
         self.epochs.setdefault(epoch, {})[name] = found
         if not console.is_terminal and len(self.epochs[epoch]) == len(self.names):
-            said = ", ".join(f"{each} {self.epochs[epoch][each][1]:.1f}" for each in self.names)
+            said = ", ".join(f"{words} {self.epochs[epoch][each][1]:.1f}" for each, words in self.names.items())
             say(f"epoch {epoch}: test error (%) {said}{self._gap(epoch, '; gap ')}")
 
     def _gap(self, epoch: int, before: str = "") -> str:
@@ -130,10 +130,11 @@ class SideBySide:
         found = self.epochs[epoch]
         if len(self.names) < 2 or len(found) < len(self.names):
             return ""
-        return f"{before}{found[self.names[0]][1] - found[self.names[-1]][1]:+.1f}"
+        first, *_, last = self.names
+        return f"{before}{found[first][1] - found[last][1]:+.1f}"
 
     def _shown(self) -> Group:
-        heads = ["epoch", *(f"{name}: training / test error" for name in self.names), "gap"]
+        heads = ["epoch", *(f"{words}: training / test error" for words in self.names.values()), "gap"]
         rows = []
         for epoch, found in sorted(self.epochs.items()):
             cells = [" / ".join(f"{error:.1f}" for error in found.get(name, ())) for name in self.names]

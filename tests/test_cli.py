@@ -143,12 +143,17 @@ def test_a_run_on_a_stream_is_inspected_on_its_first_test_images(monkeypatch):
     assert np.array_equal(images, stream[0][0]) and labels.tolist() == [0] * 3 and shown == "3 test images of photos"
 
 
-def test_the_demo_leaves_both_networks_and_one_table(here, capsys):
+def test_the_demo_shows_both_networks_side_by_side_and_says_what_came_of_it(here, capsys):
     assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 0
     printed = text(capsys)
+    assert re.search(
+        r"epoch 1: test error \(%\) original \d+\.\d, full pre-activation \d+\.\d; gap [+-]\d+\.\d", printed
+    )
     assert re.search(r"original +\d+\.\d +\d+\.\d +\d+", printed)
-    assert re.search(r"full preactivation +\d+\.\d +\d+\.\d +\d+", printed)
-    assert "Try next" in printed
+    assert re.search(r"full pre-activation +\d+\.\d +\d+\.\d +\d+", printed)
+    assert "At 8 layers and learning rate 0.1, " in printed and "after 3 steps" in printed and "Try next" in printed
+    config = RunFolder.open(here / "demo" / "original").record()["config"]
+    assert (config["image_size"], config["options"]["bottleneck"]) == (16, False)
     record = json.loads((here / "demo" / "run.json").read_text())
     assert record["status"] == "finished" and set(record["results"]) == {"original", "full_preactivation"}
     assert (here / "demo" / "curves.png").read_bytes()[:4] == b"\x89PNG"
@@ -500,13 +505,13 @@ def test_a_folder_that_holds_no_training_is_called_what_it_is(here, capsys):
 def test_the_demo_goes_on_where_it_was_stopped(here, monkeypatch, capsys):
     """Stopped in its first run, and resumed: the second is trained too, and the table comes."""
     stop = StopAfter(2)
-    monkeypatch.setattr("keras_preact.cli._progress", lambda name, config: [stop])
-    assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 130
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_preact.console.SideBySide.callback", lambda self, name: stop)
+        assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 130
     assert "go on with `keras-preact train --resume demo`" in text(capsys)
     assert RunFolder.open(here / "demo").record()["status"] == "interrupted"
-    monkeypatch.setattr("keras_preact.cli._progress", lambda name, config: [])
     assert main(["train", "--resume", "demo"]) == 0
-    assert re.search(r"full preactivation +\d+\.\d +\d+\.\d +\d+", text(capsys))
+    assert re.search(r"full pre-activation +\d+\.\d +\d+\.\d +\d+", text(capsys))
     assert RunFolder.open(here / "demo").record()["status"] == "finished"
     assert main(["train", "--resume", "demo"]) == 2
     assert "demo is finished" in text(capsys)

@@ -1,11 +1,11 @@
-"""Training several networks alike, into one folder: what `make demo` does."""
+"""Training several networks alike and in turns, into one folder: what `make demo` does."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import keras
@@ -14,7 +14,18 @@ from keras_preact.errors import InputError, WriteError
 from keras_preact.plots import draw_curves
 from keras_preact.training.distribute import check_devices
 from keras_preact.training.runs import METRICS, RunFolder, environment, writing
-from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, check_fits, resume, start
+from keras_preact.training.trainer import (
+    Diverged,
+    Interrupted,
+    RunConfig,
+    StopRequest,
+    build_model,
+    check_fits,
+    epochs,
+    handles_signals,
+    resuming,
+    starting,
+)
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
@@ -22,7 +33,9 @@ Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 def compare(
     configs: dict[str, RunConfig], out: str | Path, callbacks: Callbacks = lambda name, config: ()
 ) -> RunFolder:
-    """Train each configuration into a run folder of its own below `out`, and draw their curves together.
+    """Train several configurations in turns, an epoch each, and draw their curves together.
+
+    Each run is what `start` makes of its configuration; they only take turns, so that they can be watched side by side.
 
     Args:
         configs: by the name of their subfolder; all on the same data.
@@ -52,7 +65,7 @@ def compare(
 
 
 def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, config: ()) -> RunFolder:
-    """Go on with a comparison that was stopped: with the run that was going on, then with those that had not begun.
+    """Go on with a comparison that was stopped, the run with the fewest steps first.
 
     Args:
         path: the folder that `compare` made.
@@ -77,10 +90,7 @@ def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
     with folder.held():
         folder.update_record(status="running")
         try:
-            runs = {
-                name: _finished(folder.path / name, config, callbacks(name, config)) for name, config in configs.items()
-            }
-            _put_together(folder, runs)
+            _put_together(folder, _in_turns(folder, configs, callbacks))
         except BaseException as error:
             with suppress(OSError):
                 folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
@@ -103,7 +113,7 @@ def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
     with writing(folder.curves_path):
-        draw_curves({name: run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
+        draw_curves({in_words(name): run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
     folder.update_record(
         status="finished",
         results={name: record["result"] for name, record in records.items()},
@@ -111,12 +121,39 @@ def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     )
 
 
-def _finished(path: Path, config: RunConfig, callbacks: Sequence[keras.callbacks.Callback]) -> RunFolder:
-    """Return a run of a comparison, finished: it was, or it goes on, or it begins."""
-    run = RunFolder(path)
-    if not run.record_path.exists():
-        return start(config, path, callbacks=callbacks)
-    return run if run.record()["status"] == "finished" else resume(path, callbacks=callbacks)
+def _in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks) -> dict[str, RunFolder]:
+    """Train an epoch of the run with the fewest steps until all are finished; return their folders."""
+    runs = {name: RunFolder(folder.path / name) for name in configs}
+    begun = {name: run.record() if run.record_path.exists() else {} for name, run in runs.items()}
+    steps = {name: record.get("step", 0) for name, record in begun.items() if record.get("status") != "finished"}
+    asked = StopRequest()
+    with handles_signals(asked), ExitStack() as left:
+        trainings = {}
+        for name in steps:
+            watching, path = callbacks(name, configs[name]), runs[name].path
+            trainings[name] = (
+                resuming(path, epochs, callbacks=watching, asked=asked)
+                if begun[name]
+                else starting(configs[name], path, epochs, callbacks=watching, asked=asked)
+            )
+            left.callback(trainings[name].close)  # where another ends with an error: its record says interrupted
+        while steps:
+            name = min(steps, key=lambda name: steps[name])
+            try:
+                steps[name] = next(trainings[name])
+            except StopIteration as end:
+                runs[name] = end.value
+                del steps[name]
+    return runs
+
+
+def in_words(name: str) -> str:
+    """Return what figures and tables call a run of a comparison.
+
+    >>> in_words("full_preactivation")
+    'full pre-activation'
+    """
+    return name.replace("_", " ").replace("preactivation", "pre-activation")
 
 
 def orders(config: RunConfig) -> dict[str, RunConfig]:

@@ -7,12 +7,12 @@ import importlib.util
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
@@ -312,7 +312,7 @@ def _build_state(model: keras.Model, dataset: Dataset) -> None:
 # ---- what watches a run -------------------------------------------------------------------------------------------
 
 
-class _StopRequest:
+class StopRequest:
     """Signal handler: remembers the signal that asked the run to stop. The second one ends the program at once."""
 
     signal_number = 0
@@ -335,7 +335,7 @@ class _Recorder(keras.callbacks.Callback):
     def __init__(
         self,
         folder: RunFolder,
-        asked: _StopRequest,
+        asked: StopRequest,
         step: int,
         steps: int,
         seconds: float,
@@ -353,6 +353,15 @@ class _Recorder(keras.callbacks.Callback):
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self._began
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Leave the time inside out of the run's: another is trained in it."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._began += time.perf_counter() - began
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -439,7 +448,7 @@ def _stopping_signals() -> list[int]:
 
 
 @contextmanager
-def _handles_signals(handler: Any) -> Iterator[None]:
+def handles_signals(handler: Any) -> Iterator[None]:
     """Route the signals that ask to stop to `handler`; elsewhere than in the main thread, leave them alone."""
     numbers = _stopping_signals()
     try:
@@ -455,11 +464,14 @@ def _handles_signals(handler: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _in_training(folder: RunFolder) -> Iterator[_StopRequest]:
-    """Handle signals while a run is trained and finished, and have its record say so if it stops before its end."""
-    asked = _StopRequest()
+def _in_training(folder: RunFolder, asked: StopRequest | None) -> Iterator[StopRequest]:
+    """Handle signals while a run is trained and finished, and have its record say so if it stops before its end.
+
+    Where others train in turns with it, they share the request to stop, and who started them handles the signals.
+    """
+    is_shared, asked = asked is not None, asked or StopRequest()
     try:
-        with _handles_signals(asked):
+        with nullcontext() if is_shared else handles_signals(asked):
             yield asked
     except Diverged:
         raise
@@ -470,7 +482,7 @@ def _in_training(folder: RunFolder) -> Iterator[_StopRequest]:
                     error.run = folder.path
                 folder.update_record(status="interrupted")
         raise
-    if asked.signal_number:  # it came when all steps were done: the run is finished, and whoever runs others is told
+    if asked.signal_number and not is_shared:  # it came after the last step: whoever runs other runs is told
         signal.raise_signal(asked.signal_number)
 
 
@@ -513,6 +525,37 @@ def start(
     ...     run.record()["status"], run.metrics()[-1]["step"], sorted(evaluate(run.path, data))
     ('finished', 2.0, ['test_error', 'test_loss'])
     """
+    return _ended(starting(config, out, parts, dataset, callbacks))
+
+
+Training = Generator[int, None, RunFolder]
+"""A run that is trained part by part: yields the number of steps done after each, and returns the finished folder."""
+
+
+def _ended(training: Training) -> RunFolder:
+    """Train to the end."""
+    while True:
+        try:
+            next(training)
+        except StopIteration as end:
+            return cast(RunFolder, end.value)
+
+
+def starting(
+    config: RunConfig,
+    out: str | Path,
+    cut: Cut,
+    dataset: Dataset | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    asked: StopRequest | None = None,
+) -> Training:
+    """Do what `start` does, part by part.
+
+    Args:
+        config, out, dataset, callbacks: as in `start`.
+        cut: `parts` or `epochs`.
+        asked: the request to stop that several trainings share; default: signals are handled here.
+    """
     with together():
         _folder_class().check_free(out)
         check_devices(config.devices)  # before data are loaded for a training that cannot be
@@ -530,9 +573,9 @@ def start(
             with together():
                 folder = _folder_class().create(out)
                 hold.enter_context(folder.held())
-            asked = hold.enter_context(_in_training(folder))
+            asked = hold.enter_context(_in_training(folder, asked))
             folder.update_record(**_first_record(config, dataset, model))
-            seconds = _fit(config, folder, dataset, model, callbacks, asked)
+            seconds = yield from _fit(config, folder, dataset, model, callbacks, asked, cut)
         return _finish(folder, model, seconds)
 
 
@@ -627,6 +670,18 @@ def resume(
     ...         stop.step, resume(stop.path, data).record()["status"]
     (1, 'finished')
     """
+    return _ended(resuming(path, parts, dataset, data_dir, callbacks))
+
+
+def resuming(
+    path: str | Path,
+    cut: Cut,
+    dataset: Dataset | None = None,
+    data_dir: str | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    asked: StopRequest | None = None,
+) -> Training:
+    """Do what `resume` does, part by part; `cut` and `asked` as in `starting`."""
     with ExitStack() as hold:
         with together():
             folder = _folder_class().open(path)
@@ -640,9 +695,9 @@ def resume(
             step = _restored(Checkpoint(folder.checkpoints_path, model))
             # It may be another machine now, or another version of all this.
             resumed = [*record.get("resumed", []), {"step": step, **environment()}]
-            asked = hold.enter_context(_in_training(folder))
+            asked = hold.enter_context(_in_training(folder, asked))
             folder.update_record(status="running", diverged=None, resumed=resumed)
-            seconds = _fit(config, folder, dataset, model, callbacks, asked, step, record["seconds"])
+            seconds = yield from _fit(config, folder, dataset, model, callbacks, asked, cut, step, record["seconds"])
         return _finish(folder, model, seconds)
 
 
@@ -692,10 +747,11 @@ def _fit(
     dataset: Dataset,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
-    asked: _StopRequest,
+    asked: StopRequest,
+    cut: Cut,
     step: int = 0,
     seconds: float = 0.0,
-) -> float:
+) -> Generator[int, None, float]:
     """Train from `step` on, to the end; return the seconds that the run took, those before included."""
     folder.cut_metrics(step)
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
@@ -708,7 +764,7 @@ def _fit(
     watchers = [*callbacks, recorder, *_tensorboard(folder)]
     test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
     try:
-        for part in parts(step, config.recipe.steps, steps_per_epoch):
+        for part in cut(step, config.recipe.steps, steps_per_epoch):
             batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
             tests = dataset.test.test_batches(test_batch)
             with as_input_errors(batches, tests):
@@ -722,6 +778,8 @@ def _fit(
                     shuffle=False,  # the order is the batches' own
                     verbose=0,
                 )
+            with recorder.pause():
+                yield recorder.step
     except Diverged as fault:
         seconds = round(recorder.seconds, 1)
         folder.update_record(
@@ -777,6 +835,22 @@ def parts(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
             cut.append(Part(step, epoch, epoch + 1, end - step))
             step = end
     return cut
+
+
+def epochs(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
+    """Cut what is left of a run into its epochs.
+
+    >>> [(part.first_step, part.steps_per_epoch) for part in epochs(25, 62, 20)]
+    [(25, 15), (40, 20), (60, 2)]
+    """
+    return [
+        Part(part.first_step + k * part.steps_per_epoch, epoch, epoch + 1, part.steps_per_epoch)
+        for part in parts(step, steps, steps_per_epoch)
+        for k, epoch in enumerate(range(part.first_epoch, part.last_epoch))
+    ]
+
+
+Cut = Callable[[int, int, int], list[Part]]
 
 
 def _tensorboard(folder: RunFolder) -> list[keras.callbacks.Callback]:

@@ -1,11 +1,25 @@
 """Two networks into one folder, as the demonstration does it."""
 
 import csv
+import signal
+import time
 
+import keras
+import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.training import CosineSchedule, Recipe, RunConfig, compare, orders, resume_comparison
+from keras_preact.training import (
+    CosineSchedule,
+    Interrupted,
+    Recipe,
+    RunConfig,
+    RunFolder,
+    compare,
+    orders,
+    resume_comparison,
+    start,
+)
 
 
 def test_both_orders_on_the_bundled_images(tmp_path):
@@ -26,6 +40,68 @@ def test_both_orders_on_the_bundled_images(tmp_path):
         compare(orders(RunConfig(recipe=recipe)), tmp_path / "run")
     with pytest.raises(InputError, match="is finished"):
         resume_comparison(tmp_path / "run")
+
+
+def weights(folder):
+    return keras.models.load_model(folder / "model.keras").get_weights()
+
+
+def test_taking_turns_changes_no_run(tmp_path):
+    """Three epochs of each, one after the other in turns: the weights that each has when it is trained alone."""
+    data = RunConfig().load_dataset()
+    recipe = Recipe(
+        "test", steps=2 * data.train.steps_per_epoch(1_500) + 1, batch_size=1_500, schedule=CosineSchedule(0.05)
+    )
+    configs = orders(RunConfig(options={"depth": 8}, recipe=recipe, image_size=8, deterministic=True))
+    turns = []
+
+    def watch(name, config):
+        return [keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: turns.append((epoch, name)))]
+
+    folder = compare(configs, tmp_path / "turns", watch)
+    assert turns == [(epoch, name) for epoch in range(3) for name in configs]
+    for name, config in configs.items():
+        alone = start(config, tmp_path / name)
+        for found, expected in zip(weights(folder.path / name), weights(alone.path), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        assert [row["epoch"] for row in alone.metrics()] == [1, 2, 3]
+
+
+def test_a_comparison_stopped_in_its_second_run_leaves_both_to_be_resumed(tmp_path):
+    recipe = Recipe("test", steps=4, batch_size=2_000, schedule=CosineSchedule(0.05))
+    configs = orders(RunConfig(options={"depth": 8}, recipe=recipe, image_size=8))
+
+    def stop(name, config):
+        if name == "original":
+            return []
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: signal.raise_signal(15))
+        return [stopping]
+
+    with pytest.raises(Interrupted) as stopped:
+        compare(configs, tmp_path / "run", stop)
+    assert stopped.value.path == tmp_path / "run" and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    records = {name: RunFolder.open(tmp_path / "run" / name).record() for name in configs}
+    assert {name: (record["status"], record["step"]) for name, record in records.items()} == {
+        "original": ("interrupted", 2),
+        "full_preactivation": ("interrupted", 1),
+    }
+    resumed = resume_comparison(tmp_path / "run")
+    assert resumed.record()["status"] == "finished"
+    assert [len(RunFolder(resumed.path / name).metrics()) for name in configs] == [2, 2]
+
+
+def test_the_time_of_a_run_leaves_out_that_of_the_other(tmp_path):
+    recipe = Recipe("test", steps=4, batch_size=2_000, schedule=CosineSchedule(0.05))
+    configs = orders(RunConfig(options={"depth": 8}, recipe=recipe, image_size=8))
+
+    def wait(name, config):
+        pause = 2.0 if name == "full_preactivation" else 0.0
+        return [keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: time.sleep(pause))]
+
+    began = time.perf_counter()
+    folder = compare(configs, tmp_path / "run", wait)
+    seconds = [RunFolder(folder.path / name).record()["seconds"] for name in configs]
+    assert seconds[1] >= 4.0 and sum(seconds) <= time.perf_counter() - began
 
 
 def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):
