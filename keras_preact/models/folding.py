@@ -17,7 +17,7 @@ from keras_preact.layers.shortcuts import ConvShortcut, IdentityShortcut, Projec
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.rolling import (
     again,
-    calls,
+    asks_for_training,
     check_functional,
     first_argument,
     free_name,
@@ -44,9 +44,9 @@ def fold(model: keras.Model) -> keras.Model:
     in original units every batch norm.
 
     A batch norm is folded only if the result is the same: both layers are used once and compute in the same dtype,
-    the batch norm normalizes the convolution's channels, nothing else uses the convolution's output, and no call asks
-    for `training=True`. Everything else stays as it is. Models inside the model are folded too, unless they are
-    subclassed or inside a wrapper such as `TimeDistributed`.
+    the batch norm normalizes the convolution's channels, and nothing else uses the convolution's output. Everything
+    else stays as it is, and so does a model in which some call has `training=True`. Models inside the model are folded
+    too, unless they are subclassed or inside a wrapper such as `TimeDistributed`.
 
     Args:
         model: a functional Keras model, of this package's layers or others; it is not changed. Stacks are unrolled.
@@ -69,30 +69,22 @@ def fold(model: keras.Model) -> keras.Model:
     10
     """
     check_functional(model)
-    inference = _only_in_inference(model)
     stacks = units_of_stacks(model)
+    foldable = not asks_for_training(model)
     replacements: dict[Any, Callable[..., Any]] = {}
     for graph in graphs(model):
         taken = {operation.name for operation in graph.operations}
         for layer in graph.layers:
             units = stacks.get(layer, [layer])
-            if layer not in replacements and layer in inference and all(map(_is_plain, units)):
+            if layer not in replacements and foldable and all(map(_is_plain, units)):
                 replacements[layer] = _one_by_one([_folded_unit(unit, taken) for unit in units])
             elif layer in stacks:
                 replacements.setdefault(layer, in_row(units))
     for _, call, following in links(model):
         convolution, norm = call.operation, following.operation
-        if norm in inference and _can_fold(convolution, norm):
+        if _can_fold(convolution, norm):
             replacements |= {convolution: _folded(convolution, norm), norm: first_argument}
     return rewired(model, replacements)
-
-
-def _only_in_inference(model: keras.Model) -> set[Any]:
-    """Return the layers and operations that no call asks to behave as in training."""
-    made = [call for graph in graphs(model) for call in calls(graph)]
-    training = {call.operation for call in made if call.options.get("training", False) is not False}
-    inside = {operation for model in training for graph in graphs(model) for operation in graph.operations}
-    return {call.operation for call in made} - training - inside
 
 
 # ---- a convolution and a batch norm -------------------------------------------------------------------------------

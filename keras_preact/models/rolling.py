@@ -26,7 +26,8 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     """Return the network with each row of equal residual units as one rolled `UnitStack`, weights carried over.
 
     A row is rolled only if the result computes the same: its units are called once each, with equal arguments, and
-    nothing else uses the outputs between them. Other units stay as they are. Models inside the model are rolled too.
+    nothing else uses the outputs between them. Other units stay as they are, and so do all units of a model in which
+    some call has `training=True`. Models inside the model are rolled too.
 
     Args:
         model: a functional Keras model with `ResidualUnit` or `EncoderBlock` layers; it is not changed.
@@ -56,7 +57,9 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
         replacements |= dict.fromkeys(row, first_argument)
         replacements[row[0]] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
     if not replacements:
-        raise InputError(f"{model.name} has no two equal residual units in a row: there is nothing to roll")
+        raise InputError(
+            f"{model.name} has no two equal residual units in a row, each called once: there is nothing to roll"
+        )
     return _compiled_like(model, rewired(model, replacements))
 
 
@@ -201,6 +204,15 @@ def calls(graph: keras.Model) -> Iterator[Call]:
             yield Call(node.operation, x, options, node.input_tensors, node.outputs)
 
 
+def asks_for_training(model: keras.Model) -> bool:
+    """Return whether a call in the model, or in a model in it, has the argument `training=True`.
+
+    Keras then treats the layers that run later as if they had it too. No call can be moved or left out, therefore.
+    """
+    made = (call for graph in graphs(model) for call in calls(graph))
+    return any(call.options.get("training", False) is not False for call in made)
+
+
 def _by_name(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Return the first argument of a call, and the others by name, without those that are `None`."""
     arguments = inspect.signature(operation.call).bind(*args, **kwargs).arguments
@@ -212,7 +224,10 @@ def links(model: keras.Model) -> Iterator[tuple[keras.Model, Call, Call]]:
     """Yield each two calls of layers, one on the output of the other, that can be made one; and the graph they are in.
 
     Neither layer is called again, in the model or in a model in it, and nothing else uses the output between them.
+    There are none in a model that asks for training.
     """
+    if asks_for_training(model):
+        return
     made = {graph: list(calls(graph)) for graph in graphs(model)}
     times = Counter(call.operation for in_graph in made.values() for call in in_graph)
     for graph, in_graph in made.items():
