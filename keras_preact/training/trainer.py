@@ -42,6 +42,8 @@ from keras_preact.models import (
     load_model,
     resized,
 )
+from keras_preact.models.resnet import with_policy
+from keras_preact.models.trained import refuse_other_pixels
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
 from keras_preact.training.distribute import (
@@ -222,13 +224,22 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
         if config.sync_batch_norm and _is_mirrored(config):
             synchronize(model)
         model.compile(
-            config.recipe.optimizer(),
+            _scaled(config.recipe.optimizer(), model),
             task.loss(),
             metrics=[task.metric()],
             jit_compile=compiles_with_xla() and not _is_mirrored(config),
         )
         _build_state(model, dataset)
     return model
+
+
+def _scaled(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> keras.optimizers.Optimizer:
+    """Return the optimizer, below a loss scale where the model computes in float16.
+
+    Keras's `compile` would do so too, but saves the optimizer without it: whoever loads the model trains on unscaled.
+    """
+    is_half = model.dtype_policy.name == "mixed_float16"
+    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer") if is_half else optimizer
 
 
 def _is_mirrored(config: RunConfig) -> bool:
@@ -242,9 +253,9 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     network, options = get_network(config.network), dict(config.options)
     if config.network in TRANSFORMERS:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
-        return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
+        return refuse_other_pixels(network(inputs, Classification(dataset.classes), input_tensor=x, **options))
     options.setdefault("data_format", "channels_last")  # the data's, whatever Keras is set to
-    return network(input_tensor=x, classes=dataset.classes, **options)
+    return refuse_other_pixels(network(input_tensor=x, classes=dataset.classes, **options))
 
 
 def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
@@ -290,7 +301,7 @@ def _forecaster(network: Any, dataset: SequenceDataset) -> keras.Model:
     inner = network(inputs, Forecast(*future.shape[1:]), input_tensor=x)
     scale, offset = float(future.std()), float(future.mean())
     outputs = keras.layers.Rescaling(scale, offset, dtype="float32", name="units")(inner.output)
-    return keras.Model(series, outputs, name=inner.name)
+    return with_policy(keras.Model(series, outputs, name=inner.name), inner.dtype_policy)
 
 
 def _build_state(model: keras.Model, dataset: Dataset) -> None:
@@ -564,7 +575,8 @@ def resume(
         callbacks: further Keras callbacks.
 
     Raises:
-        InputError: no such run, a run that is finished, or other data than it began with.
+        InputError: no such run, a run that is finished, one whose checkpoints are gone, or other data than it began
+            with.
         Taken: (an InputError) another process is training it.
         Interrupted: a signal asked to stop again.
 
@@ -593,7 +605,7 @@ def resume(
             dataset = data_of(folder, data_dir) if dataset is None else _as_recorded(dataset, folder)
         with on_devices(config.devices):
             model = build_model(config, dataset)
-            step = _restored(Checkpoint(folder.checkpoints_path, model))
+            step = _restored(Checkpoint(folder.checkpoints_path, model), record["step"], folder.path)
             # It may be another machine now, or another version of all this.
             resumed = [*record.get("resumed", []), {"step": step, **environment()}]
             folder.update_record(status="running", diverged=None, resumed=resumed)
@@ -697,10 +709,21 @@ def _fit(
     return recorder.seconds
 
 
-def _restored(checkpoint: Checkpoint) -> int:
-    """Restore the newest checkpoint, of all processes the same; return its step."""
+def _restored(checkpoint: Checkpoint, recorded_step: int, path: Path) -> int:
+    """Restore the newest checkpoint, of all processes the same; return its step.
+
+    Args:
+        checkpoint: of the run.
+        recorded_step: the step of its run.json, which is written after each checkpoint.
+        path: the run folder.
+    """
     with together():
         step = checkpoint.restore()
+        if recorded_step and not step:
+            raise InputError(
+                f"{path} was trained for {recorded_step:,} steps, but {checkpoint.folder.name}/ in it holds no "
+                "checkpoint; restore that folder, or start a new run"
+            )
     if greatest(step) != -greatest(-step):
         raise InputError("the processes see different checkpoints; resume in a run folder that all of them share")
     return step
