@@ -7,6 +7,7 @@ import importlib.util
 import math
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -608,9 +609,21 @@ def resume(
             step = _restored(Checkpoint(folder.checkpoints_path, model), record["step"], folder.path)
             # It may be another machine now, or another version of all this.
             resumed = [*record.get("resumed", []), {"step": step, **environment()}]
+            _say_other_onednn(folder, resumed[-2] if len(resumed) > 1 else record.get("environment", {}), resumed[-1])
             folder.update_record(status="running", diverged=None, resumed=resumed)
             seconds = _fit(config, folder, dataset, model, callbacks, step, record["seconds"])
         return _finish(folder, model, seconds)
+
+
+def _say_other_onednn(folder: RunFolder, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Warn where a part of a run computes with oneDNN and the part before it did not, or vice versa."""
+    if {before.get("onednn"), now.get("onednn")} == {True, False}:
+        warnings.warn(
+            f"{folder.path} was trained with oneDNN {'on' if before['onednn'] else 'off'} and goes on with it "
+            f"{'on' if now['onednn'] else 'off'}: results differ in their last bits; to go on as before, set "
+            f"TF_ENABLE_ONEDNN_OPTS={int(before['onednn'])} before TensorFlow is imported",
+            stacklevel=3,
+        )
 
 
 def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:

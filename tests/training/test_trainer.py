@@ -317,6 +317,23 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(remains, tiny_dat
     assert (folder.record_path.read_bytes(), folder.metrics_path.read_bytes()) == before
 
 
+def test_a_run_that_goes_on_with_another_onednn_says_so(tiny_dataset, tmp_path, monkeypatch, recwarn):
+    """In one line, where both parts say which; runs of before do not."""
+    monkeypatch.setattr("keras_preact.training.runs.computes_with_onednn", lambda: True)
+    with pytest.raises(Interrupted):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.record()["environment"]["onednn"] is True
+    for there, warned in ((True, False), (False, True), (False, False), (None, False)):
+        monkeypatch.setattr("keras_preact.training.runs.computes_with_onednn", lambda there=there: there)
+        recwarn.clear()
+        with pytest.raises(Interrupted):
+            resume(folder.path, dataset=tiny_dataset, callbacks=[StopAfter(1)])
+        said = [str(w.message) for w in recwarn if "oneDNN" in str(w.message)]
+        assert len(said) == warned and all("\n" not in text and "TF_ENABLE_ONEDNN_OPTS=1" in text for text in said)
+    assert [part.get("onednn") for part in folder.record()["resumed"]] == [True, False, False, None]
+
+
 def test_a_run_that_ended_before_its_first_checkpoint_begins_again(whole, tiny_dataset, tmp_path):
     def end(batch, logs):
         raise KeyboardInterrupt
