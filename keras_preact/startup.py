@@ -1,22 +1,22 @@
-"""The start of the command `keras-preact`, before anything heavy is imported: what TensorFlow reads when it is.
+"""The start of the command `keras-preact`, before anything heavy is imported.
 
 Importing TensorFlow writes half a dozen lines about its build to the standard error, some of them whatever
-`TF_CPP_MIN_LOG_LEVEL` says. They would stand above every answer of the command. And without being told to, it leaves
-oneDNN alone on processors without AVX-512: every training step takes longer for it. In somebody's own
-program or notebook nothing is touched.
+`TF_CPP_MIN_LOG_LEVEL` says. They would stand above every answer of the command. In a program or notebook of your own
+nothing is touched. Neither is what TensorFlow computes with: the command and a program that trains by the same
+configuration compute the same.
 """
 
 import contextlib
 import os
-import shutil
+import re
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-LOG_LINES = r"^([IW][0-9]{4} |WARNING: All log messages before absl)|oneDNN custom operations are on"
+LOG_LINES = re.compile(rb"^([IW][0-9]{4} |WARNING: All log messages before absl)|oneDNN custom operations are on")
 """Lines of information and warning; errors (E) and fatal ones (F) pass."""
 
 
@@ -24,11 +24,6 @@ def is_the_command() -> bool:
     """Whether this process is `keras-preact` or `python -m keras_preact`."""
     started = sys.orig_argv[1:]
     return started[:2] == ["-m", "keras_preact"] or bool(started and Path(started[0]).name == "keras-preact")
-
-
-def take_onednn() -> None:
-    """Have TensorFlow compute with oneDNN on any x86-64 processor, unless the environment says otherwise."""
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def stop_in_one_line() -> None:
@@ -40,33 +35,35 @@ def stop_in_one_line() -> None:
         signal.signal(signal.SIGINT, _stop)
 
 
+_standard_error = [2]
+"""Descriptors of the standard error, the last one in use: while log lines are held back, 2 is the file that holds them."""
+
+
 def _stop(number: int, frame: Any) -> None:
     with contextlib.suppress(OSError):  # nobody reads it any more
-        os.write(2, b"keras-preact: stopped\n")
+        os.write(_standard_error[-1], b"keras-preact: stopped\n")
     os._exit(128 + number)
 
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Send what is written to the standard error through `grep`, which leaves out the log lines.
+    """Hold back what is written to the standard error, and write it at the end without the log lines.
 
-    A process of its own, so that even the last words of an import that aborts are seen. Where there is no `grep`,
-    the lines are.
+    With `--debug` everything is written at once: also the last words of an import that ends the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    grep = shutil.which("grep")
-    if grep is None or "--debug" in sys.argv:
+    if "--debug" in sys.argv:
         yield
         return
-    filtering = subprocess.Popen([grep, "-v", "-E", LOG_LINES], stdin=subprocess.PIPE, stdout=2, start_new_session=True)
-    assert filtering.stdin is not None  # (a session of its own: Ctrl-C is not meant for it)
-    before = os.dup(2)
-    os.dup2(filtering.stdin.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(before, 2)
-        os.close(before)
-        filtering.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # something imported may have kept the pipe open
-            filtering.wait(timeout=2)
+    with tempfile.TemporaryFile() as held:
+        before = os.dup(2)
+        _standard_error.append(before)
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        finally:
+            _standard_error.pop()
+            os.dup2(before, 2)
+            os.close(before)
+            held.seek(0)
+            os.write(2, b"".join(line for line in held if not LOG_LINES.search(line)))

@@ -572,16 +572,26 @@ def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
         main(["--debug", "train", "--steps", "1"])
 
 
-@pytest.mark.parametrize(("before", "after"), [({}, "1"), ({"TF_ENABLE_ONEDNN_OPTS": "0"}, "0")])
-def test_the_command_computes_with_onednn_and_a_program_is_left_as_it_is(before, after):
-    """TensorFlow reads the variable when it is imported: that is seen only in a process of its own."""
+@pytest.mark.parametrize("before", [{}, {"TF_ENABLE_ONEDNN_OPTS": "0"}])
+def test_the_command_and_a_program_compute_with_the_same(before):
+    """TensorFlow decides on oneDNN when it is imported: that is seen only in a process of its own."""
     environment = {key: value for key, value in os.environ.items() if key != "TF_ENABLE_ONEDNN_OPTS"} | before
     environment["PYTHONPATH"] = str(Path(__file__).parents[1])
-    look = "import os, keras_preact; print(os.environ.get('TF_ENABLE_ONEDNN_OPTS'))"
+    look = (
+        "import os, keras_preact; from keras_preact.training.runs import environment; "
+        "print(os.environ.get('TF_ENABLE_ONEDNN_OPTS'), environment().get('onednn'))"
+    )
     as_command = f"import sys; sys.orig_argv[1:] = ['-m', 'keras_preact']; {look}"
-    for program, expected in ((as_command, after), (look, str(before.get("TF_ENABLE_ONEDNN_OPTS")))):
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
-        assert done.stdout.split() == [expected], done.stderr
+    said = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        for program in (as_command, look)
+    ]
+    assert said[0].stdout == said[1].stdout != "", said[0].stderr
+    variable, onednn = said[0].stdout.split()
+    assert variable == str(before.get("TF_ENABLE_ONEDNN_OPTS"))
+    if keras.backend.backend() == "tensorflow":
+        assert onednn in (("False",) if before else ("True", "False"))
+        assert "oneDNN" not in said[0].stderr
 
 
 # ---- Ctrl-C ----------------------------------------------------------------------------------------------------------

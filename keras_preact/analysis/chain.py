@@ -18,7 +18,7 @@ from keras_preact.errors import InputError
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack
 from keras_preact.models.resnet import input_of, mask_of, units_in
-from keras_preact.models.rolling import check_functional
+from keras_preact.models.rolling import check_functional, is_functional
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Chain:
     Attributes:
         name: of the model.
         links: the units in order.
-        gives_probabilities: whether the model ends in a softmax, and not in logits.
+        activation: name of the model's last operation, or of its activation.
     """
 
     name: str
@@ -135,7 +135,8 @@ class Chain:
     _prepared: keras.Model | None
     _before: keras.Model | None
     _after: keras.Model | None
-    gives_probabilities: bool = False
+    activation: str = "linear"
+    _dtype: str = "float32"
 
     @classmethod
     def of(cls, model: keras.Model | Chain) -> Chain:
@@ -172,7 +173,8 @@ class Chain:
             None if shown is None else keras.Model(model.inputs, shown),
             None if any(first is x for x in inputs) else keras.Model(inputs, [first, *mask]),
             None if any(last is y for y in model.outputs) else keras.Model([last, *mask], model.outputs[0]),
-            getattr(model.layers[-1], "activation", None) is keras.activations.softmax,
+            _last_activation(model),
+            model.inputs[0].dtype,
         )
 
     def start(self, inputs: Any, training: bool = False) -> tuple[Chain, Any]:
@@ -181,8 +183,14 @@ class Chain:
         Args:
             inputs: of the model.
             training: whether batch norm uses the batch's statistics; images are not augmented in either case.
+
+        Raises:
+            InputError: images that are not uint8, of a model that takes such: it would cast pixels from 0 to 1 to 0.
         """
         x, mask = ops.convert_to_tensor(inputs), None
+        given = keras.backend.standardize_dtype(x.dtype)
+        if self._dtype == "uint8" and given != "uint8":
+            raise InputError(f"{self.name} takes images as uint8, not {given}; give pixels from 0 to 255 as uint8")
         if self._prepared is not None:
             x = undisturbed(self._prepared, x, False)
         if self._before is not None:
@@ -214,6 +222,15 @@ class Chain:
             terms = link.terms(x, training)
             yield link, x, terms
             x = terms.output
+
+
+def _last_activation(model: keras.Model) -> str:
+    """Return the name of the operation that makes a model's output, or of that operation's activation."""
+    last = model.outputs[0]._keras_history.operation
+    if is_functional(last):
+        return _last_activation(last)
+    activation = getattr(last, "activation", None)
+    return str(getattr(activation, "__name__", activation or type(last).__name__)).lower()
 
 
 Pass = tuple[Link, Any, Terms]

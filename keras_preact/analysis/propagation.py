@@ -113,10 +113,10 @@ def gradient_signal(
         labels: what the loss is given with the model's output.
         training: whether batch norm uses the batch's statistics. Default `True`.
         loss: function of (labels, output) that gives one number, or one an image; E is their mean. Default: sparse
-            categorical cross-entropy of logits.
+            categorical cross-entropy, of logits or of a softmax's probabilities, whichever the model returns.
 
     Raises:
-        InputError: a model without such units.
+        InputError: a model without such units, or one that ends in a sigmoid and no loss given.
 
     Example: along identity shortcuts, the gradient at the end of a stage comes back to all its units unchanged.
 
@@ -191,12 +191,27 @@ def loss_gradient(
     scale: float = 1.0,
 ) -> Any:
     """Return ∂(scale · E)/∂x at the output of the last unit; the other arguments as in `gradient_signal`."""
-    loss = loss or partial(ops.sparse_categorical_crossentropy, from_logits=not chain.gives_probabilities)
+    loss = loss or _cross_entropy(chain, chain.after(x, training))
 
     def error(x: Any) -> Any:
         return ops.mean(loss(ops.convert_to_tensor(labels), chain.after(x, training)))
 
     return vjp(error, x, ops.full((), scale, error(x).dtype))
+
+
+def _cross_entropy(chain: Chain, outputs: Any) -> Callable[[Any, Any], Any]:
+    """Return the cross-entropy of what the model's outputs are: probabilities, or else logits.
+
+    The outputs themselves say which: a softmax can be a layer, an activation, an operation, or inside another model.
+    """
+    if "sigmoid" in chain.activation:
+        raise InputError(
+            f"{chain.name} ends in a {chain.activation}, whose outputs are neither logits nor the probabilities of "
+            "one class out of several; give the loss that it is trained with (loss=)"
+        )
+    values = as_float64(outputs)
+    is_distribution = (values >= 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=1e-2)
+    return partial(ops.sparse_categorical_crossentropy, from_logits=not is_distribution)
 
 
 def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True) -> list[UnrolledSum]:

@@ -6,6 +6,7 @@ import difflib
 import functools
 import hashlib
 import json
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels, steps_per_epoch
 from keras_preact.errors import InputError, check_choice
@@ -189,7 +190,7 @@ def _averaged(images: np.ndarray, size: int) -> np.ndarray:
 
 
 class FolderSplit(ImageSplit):
-    """Image files, read when they are needed: the short side brought to a length, the middle cut out.
+    """Image files, read when they are needed: turned upright, the short side brought to a length, the middle cut out.
 
     Args:
         root: the folder that names in messages and in the fingerprint are relative to.
@@ -223,7 +224,7 @@ class FolderSplit(ImageSplit):
                         f"the image {name} has pixels of more than 8 bits ({file.mode}); scale them to 0 to 255 and "
                         "save it with 8"
                     )
-                image = file.convert("RGB")
+                image = _upright(file).convert("RGB")
         except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
         scale = short_side / min(image.size)
@@ -257,6 +258,14 @@ class FolderSplit(ImageSplit):
     def update_hash(self, digest: Any) -> None:
         for path, label in zip(self.paths, self.labels, strict=True):
             digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
+
+
+def _upright(file: Image.Image) -> Image.Image:
+    """Return an image as a viewer shows it: cameras store it as it was held, and in its EXIF tags how to turn it."""
+    try:
+        return ImageOps.exif_transpose(file)
+    except (ValueError, TypeError, KeyError, struct.error):  # damaged tags; the pixels are decoded afterwards
+        return file
 
 
 def check_short_side(short_side: int, image_size: int) -> int:
@@ -463,6 +472,7 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
 
     Args:
         directory: holds `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`); most image formats.
+            Images with an EXIF orientation are turned by it.
         image_size: pixels; images are scaled to it by their short side and cut to a square. Default 32.
         skip_corrupt: whether images that cannot be read are found now, by decoding each once, and left out. Default
             `False`: the first that is met stops the training.

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import json
 import math
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from inspect import signature
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from keras_preact import paper
 from keras_preact.errors import InputError
+from keras_preact.layers.placements import NORM_PLACEMENTS, get_placement, placement_config
+from keras_preact.layers.shortcuts import shortcut_config
+from keras_preact.models import NETWORKS, TRANSFORMERS, Patches, cifar_units
+from keras_preact.models.imagenet import UNITS as IMAGENET_DEPTHS
+from keras_preact.models.profiles import conventions
+from keras_preact.training.recipe import RECIPES
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.trainer import RunConfig
 
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result: a training whose loss is no number any more is one too."""
+FOLDER_IMAGE_SIZE = 32
+"""Pixels to which the images of a folder are brought where a configuration says nothing."""
 KEPT = ("metrics.csv", "curves.png", "inspection.json")
 """What of a run is kept beside its run.json: small enough for git."""
 
@@ -71,38 +83,159 @@ class Run:
 
 
 def identity(config: RunConfig, with_seed: bool = True) -> str:
-    """Return what makes two runs the same: network, data, recipe and seed; not where the data are, nor the precision.
+    """Return what makes two runs the same: what is computed, however the configuration is spelled.
 
-    The profile is part of the network; how others took the number that they published is no part of the recipe.
+    Options are those that the network's builder resolves: defaults filled in, the choices of a profile, a shortcut
+    with its arguments. Where the data are, the precision, whether to be deterministic, and how a stack runs are no
+    part of it; nor is how others took the number that they published.
 
     >>> identity(RunConfig(data_dir="here")) == identity(RunConfig(precision="mixed_bfloat16"))
+    True
+    >>> identity(RunConfig(options={"shortcut": "dropout"})) == identity(RunConfig(options={"depth": 110}))
+    False
+    >>> identity(RunConfig(options={"depth": 110})) == identity(RunConfig())
     True
     >>> identity(RunConfig(seed=1)) == identity(RunConfig(seed=2))
     False
     """
-    left_out = {"data_dir", "precision", *(() if with_seed else ("seed",))}
-    made = {key: value for key, value in config.to_dict().items() if key not in left_out}
-    made["recipe"].pop("reported")
-    return json.dumps(made, sort_keys=True)
+    made = config.to_dict()
+    for key in ("data_dir", "precision", "deterministic", *(() if with_seed else ("seed",))):
+        del made[key]
+    del made["recipe"]["reported"]
+    made["network"], made["options"] = _resolved(config.network, config.options)
+    if config.devices == 1:
+        made["sync_batch_norm"] = False  # there is nothing to synchronize
+    if config.dataset == "folder" and config.image_size is None:
+        made["image_size"] = FOLDER_IMAGE_SIZE
+    return json.dumps(_plain(made), sort_keys=True)
+
+
+_CHOSEN_BY_THE_RUN = {"input_tensor", "input_shape", "classes", "inputs", "head"}
+_COMPUTES_THE_SAME = {"rolled", "remat", "dtype", "name"}
+_NAMED = {
+    **{f"preact_resnet{depth}": ("imagenet_resnet", depth, "full_preactivation") for depth in IMAGENET_DEPTHS},
+    **{f"postact_resnet{depth}": ("imagenet_resnet", depth, "original") for depth in IMAGENET_DEPTHS},
+}
+"""Builders that are another one with some arguments given."""
+_NORMS = {"prenorm_transformer": "pre_norm", "postnorm_transformer": "post_norm"}
+
+
+def _resolved(network: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return network and options with all defaults filled in; as they are, where the network does not take them."""
+    name, given = network.replace("-", "_"), dict(options)
+    if name in _NAMED:
+        name, given["depth"], given["placement"] = _NAMED[name]
+    elif name in _NORMS:
+        name, given["placement"] = "transformer", _NORMS[name]
+    if name not in NETWORKS:
+        return network, options
+    defaults = {key: parameter.default for key, parameter in signature(NETWORKS[name]).parameters.items()}
+    left_out = _CHOSEN_BY_THE_RUN | _COMPUTES_THE_SAME
+    full = {key: value for key, value in {**defaults, **given}.items() if key not in left_out}
+    try:
+        resolve = _resolve_transformer if name in TRANSFORMERS else _resolve_resnet
+        return name, resolve(name, full)
+    except (InputError, TypeError):
+        return network, options
+
+
+def _resolve_transformer(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    options = {"patch": Patches.size, **options}
+    options["placement"] = placement_config(get_placement(options["placement"], NORM_PLACEMENTS), NORM_PLACEMENTS)
+    options["shortcut"] = shortcut_config(options["shortcut"])
+    options["feed_forward_dim"] = options["feed_forward_dim"] or 4 * options["dim"]
+    return options
+
+
+def _resolve_resnet(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    family = name.removesuffix("_resnet")
+    placement = get_placement(options["placement"])
+    chosen = asdict(conventions(options.pop("profile"), family, placement))
+    del chosen["inputs"]  # says how images are to be prepared; a recipe does that
+    options = {**options, **{key: value for key, value in chosen.items() if options.get(key) is None}}
+    options["placement"], options["shortcut"] = placement_config(placement), shortcut_config(options["shortcut"])
+    options["data_format"] = options["data_format"] or "channels_last"  # as the data
+    if family == "cifar":
+        options["block"], _ = cifar_units(options["depth"], options.pop("bottleneck"), options["block"])
+    elif options["output_stride"] is None:
+        options["output_stride"] = 32 if options["stem"] == "7x7" else 8
+    return options
+
+
+def _plain(value: Any) -> Any:
+    """Return data in the one form that JSON has for equal values: 1 and 1.0 are the same number."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value)
+    return value if value is None or isinstance(value, (bool, str)) else repr(value)
 
 
 def folder_name(config: RunConfig) -> str:
     """Return the name of a run's folder: recipe, network and seed, with every option that is not as usual.
 
+    Runs that differ in more than the words of their names can say have a digest of their identity in it. A recipe
+    goes by its name, and data by that of the data set.
+
     >>> folder_name(RunConfig(options={"depth": 32, "placement": "original", "shortcut": "dropout(rate=0.5)"}, seed=2))
     'demo-bundled-cifar_resnet-32-original-dropout_rate_0.5-seed2'
+    >>> folder_name(RunConfig(options={"shortcut": "exclusive_gating(gate_bias=-6)"}))
+    'demo-bundled-cifar_resnet-exclusive_gating_gate_bias_-6-seed0'
     """
-    options = [_word(key, value) for key, value in config.options.items()]
-    words = [config.recipe.name, config.dataset, config.network, *options, f"seed{config.seed}"]
-    return "-".join(word for word in words if word)
+    words = [config.recipe.name, config.dataset, config.network, *itertools.starmap(_word, config.options.items())]
+    if not _words_say_all(config):
+        words.append(hashlib.sha256(identity(config, with_seed=False).encode()).hexdigest()[:8])
+    return "-".join(word for word in [*words, f"seed{config.seed}"] if word)
 
 
 def _word(key: str, value: Any) -> str:
     if key in ("depth", "placement", "shortcut"):
-        return "" if value == "identity" else re.sub(r"[^A-Za-z0-9.]+", "_", str(value)).strip("_")
+        return "" if value == "identity" else _readable(str(value))
     if isinstance(value, bool):
         return key if value else f"no_{key}"
-    return re.sub(r"[^A-Za-z0-9.]+", "_", f"{key}_{value}").strip("_")
+    return _readable(f"{key}_{value}")
+
+
+def _readable(text: str) -> str:
+    """Return a text as a part of a file's name; signs of numbers stay.
+
+    >>> _readable("exclusive_gating(gate_bias=-6)")
+    'exclusive_gating_gate_bias_-6'
+    """
+    return re.sub(r"[^A-Za-z0-9.-]+", "_", text).strip("_")
+
+
+def _words_say_all(config: RunConfig) -> bool:
+    """Whether no other configuration has the same words."""
+    usual = RunConfig(recipe=config.recipe)
+    others = ("image_size", "only", "skip_corrupt", "devices", "sync_batch_norm")
+    if any(getattr(config, key) != getattr(usual, key) for key in others):
+        return False
+    known = RECIPES.get(config.recipe.name, config.recipe)
+    builders = (NETWORKS[name] for name in ("cifar_resnet", "imagenet_resnet", "transformer"))
+    parameters = {"patch", *itertools.chain.from_iterable(signature(builder).parameters for builder in builders)}
+    return known == config.recipe and all(
+        key in parameters and _is_plain(key, value) for key, value in config.options.items()
+    )
+
+
+def _is_plain(key: str, value: Any) -> bool:
+    if key == "shortcut" and isinstance(value, str):
+        return re.fullmatch(r"[a-z_]+(\(([a-z_]+=[\w.+-]+(, [a-z_]+=[\w.+-]+)*)?\))?", value) is not None
+    if isinstance(value, str):
+        return re.fullmatch(r"[a-z0-9_]+", value) is not None and not _is_literal(value)
+    return value is None or isinstance(value, (bool, int, float))
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a text reads like a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Store:
@@ -117,15 +250,20 @@ class Store:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.runs = sorted(_finished(folders), key=lambda run: run.folder.path.name)
+        self._by_identity: dict[str, Run] = {}
+        self._by_network: dict[str, dict[int, Run]] = {}
+        for run in self.runs:
+            config = run.config
+            self._by_identity.setdefault(identity(config), run)
+            self._by_network.setdefault(identity(config, with_seed=False), {})[config.seed] = run
 
     def find(self, config: RunConfig) -> Run | None:
         """Return the finished run of a configuration, if there is one."""
-        return next((run for run in self.runs if identity(run.config) == identity(config)), None)
+        return self._by_identity.get(identity(config))
 
     def with_any_seed(self, config: RunConfig) -> list[Run]:
         """Return the finished runs of a configuration, one for each seed that was run."""
-        wanted = identity(config, with_seed=False)
-        found = {run.config.seed: run for run in self.runs if identity(run.config, with_seed=False) == wanted}
+        found = self._by_network.get(identity(config, with_seed=False), {})
         return [found[seed] for seed in sorted(found)]
 
 

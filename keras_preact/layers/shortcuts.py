@@ -503,6 +503,20 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         ) from None
 
 
+def shortcut_config(shortcut: str | Shortcut | dict[str, Any]) -> dict[str, Any]:
+    """Return a shortcut as data: its name and all its arguments, equal for all that `get_shortcut` makes the same of.
+
+    >>> shortcut_config("constant_scaling") == shortcut_config("constant_scaling(shortcut=0.5, residual=0.5)")
+    True
+    >>> shortcut_config("exclusive_gating(gate_bias=-7)")
+    {'name': 'exclusive_gating', 'gate_bias': -7.0}
+    """
+    layer = get_shortcut(shortcut, name="shortcut")  # a name, so that Keras does not count one more of the kind
+    config, own = layer.get_config(), _own_arguments(type(layer))
+    name = next((name for name, kind in SHORTCUTS.items() if kind is type(layer)), type(layer).__name__)
+    return {"name": name, **{key: config[key] for key in own if key in config}}
+
+
 def fitted_shortcut(shortcut: Shortcut, strides: int, **arguments: Any) -> Shortcut:
     """Return a copy of a shortcut that changes the shape, with the unit's values for arguments it was not given.
 

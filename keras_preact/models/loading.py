@@ -11,6 +11,7 @@ import json
 import math
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import keras
 from keras.src.backend.common import global_state
 
 from keras_preact.errors import InputError
+from keras_preact.models.trained import refuse_other_pixels
 
 MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
 TRUSTED_PARTS = {
@@ -54,12 +56,30 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
         raise InputError(f"there is no file {path}; give the path of a .keras file")
     try:
         _check_archive(path)
-        return keras.models.load_model(path, compile=compile, safe_mode=True)
+        with _policy_of(path):
+            return refuse_other_pixels(keras.models.load_model(path, compile=compile, safe_mode=True))
     except InputError:
         raise
     except Exception as error:  # what a damaged file brings up in Keras can be anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path.name} cannot be loaded as a Keras model ({reason}); save it again") from None
+
+
+@contextmanager
+def _policy_of(path: Path) -> Iterator[None]:
+    """Have Keras compile the model of a file with a loss scale, as before, where its layers compute in float16.
+
+    A model's own policy is not in its file: Keras takes the global one. All layers' are.
+    """
+    with zipfile.ZipFile(path) as archive:
+        objects = list(_objects(json.loads(archive.read("config.json"))))
+    policies = [(found.get("config") or {}).get("name") for found in objects if found["class_name"] == "DTypePolicy"]
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_float16" if "mixed_float16" in policies else before)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def _check_archive(path: Path) -> None:

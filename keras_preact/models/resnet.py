@@ -132,9 +132,24 @@ def build_network(
         x = keras.layers.Dense(int(classes), dtype="float32", name="logits")(x)
         if classifier_activation not in (None, "linear"):
             x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
-    model = keras.Model(inputs, x, name=network.name)
+    model = with_policy(keras.Model(inputs, x, name=network.name), dtype)
     if weights is not None:
         _load_weights(model, weights)
+    return model
+
+
+def with_policy(model: keras.Model, dtype: Any) -> keras.Model:
+    """Return the model with the dtype policy of its layers, or as it is where `dtype` is `None`.
+
+    Keras gives a model the global policy, whatever its layers have; and by the model's policy `compile` decides
+    whether the loss is scaled, without which small gradients are 0 in float16.
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> cifar_resnet(8, dtype="mixed_float16").dtype_policy.name
+    'mixed_float16'
+    """
+    if dtype is not None:
+        model.dtype_policy = dtype
     return model
 
 

@@ -145,7 +145,31 @@ def resized(network: keras.Model, size: int) -> keras.Model:
             new.set_weights(weights)
         except ValueError:
             raise InputError(f"the weights of {old.name} belong to one image size; crop the images instead") from None
-    return larger
+    return refuse_other_pixels(larger)
+
+
+def refuse_other_pixels(model: keras.Model) -> keras.Model:
+    """Have a model whose inputs are uint8 refuse others, wherever it is called; return the model.
+
+    Keras casts what it is given: to such a model, pixels from 0 to 1 are all 0. The model's files do not say this, so
+    it is said of each model that is built or loaded.
+
+    >>> images = keras.Input((2,), dtype="uint8")
+    >>> model = refuse_other_pixels(keras.Model(images, keras.layers.Rescaling(1 / 255)(images)))
+    >>> model.predict(np.ones((1, 2), "uint8"), verbose=0).shape
+    (1, 2)
+    >>> model.predict(np.ones((1, 2)), verbose=0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    ValueError: ...expected dtype=uint8, found dtype=float32...
+    """
+    dtypes = [tensor.dtype for tensor in getattr(model, "inputs", ())]
+    if "uint8" in dtypes:
+        specs = model.input_spec
+        for spec, dtype in zip(keras.tree.flatten(specs), dtypes, strict=True):
+            spec.dtype = "uint8" if dtype == "uint8" else None
+        model.input_spec = specs
+    return model
 
 
 def _one_mean(mean: np.ndarray, shape: Any) -> np.ndarray:

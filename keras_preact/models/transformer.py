@@ -13,7 +13,7 @@ from keras import ops
 from keras_preact.errors import InputError, check_positive, check_rate
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
-from keras_preact.models.resnet import drop_path_rates, equal_units
+from keras_preact.models.resnet import drop_path_rates, equal_units, with_policy
 
 EMBEDDING_DEVIATION = 0.02
 """Standard deviation of the initial embeddings of tokens and positions, as in BERT and GPT-2."""
@@ -357,7 +357,8 @@ def transformer(
             x = layer(x)
     sources: Sequence[Any] = [start] if input_tensor is None else keras.utils.get_source_inputs(start)
     model_inputs = sources[0] if len(sources) == 1 else sources
-    return keras.Model(model_inputs, head(x), name=name or f"transformer{depth}_{placement.name}")
+    model = keras.Model(model_inputs, head(x), name=name or f"transformer{depth}_{placement.name}")
+    return with_policy(model, dtype)
 
 
 def prenorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:

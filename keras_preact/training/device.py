@@ -72,6 +72,21 @@ def widest_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
     return next((name for flag, name in known.items() if flag in flags), None)
 
 
+def computes_with_onednn() -> bool | None:
+    """Return whether TensorFlow computes with oneDNN in this process; `None` on other backends.
+
+    The results differ in their last bits. TensorFlow decides when it is imported: by `TF_ENABLE_ONEDNN_OPTS`, or else
+    by the processor.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return None
+    try:  # TensorFlow has no public way to ask
+        from tensorflow.python.util._pywrap_util_port import IsMklEnabled
+    except ImportError:
+        return None
+    return bool(IsMklEnabled())
+
+
 def check_precision(precision: str) -> None:
     """Raise InputError unless the backend can train in that precision on this device.
 

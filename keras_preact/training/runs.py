@@ -21,7 +21,7 @@ import filelock
 import keras
 
 from keras_preact.errors import InputError, WriteError
-from keras_preact.training.device import widest_instructions
+from keras_preact.training.device import computes_with_onednn, widest_instructions
 from keras_preact.training.distribute import process
 from keras_preact.version import __version__
 
@@ -390,9 +390,11 @@ def _move_flushed(aside: Path, path: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Return what a run ran on: versions, commit, hardware, time, and of several processes their number. No host name.
+    """Return what a run ran on: versions, commit, hardware, time; of several processes their number. No host name.
 
-    >>> sorted(environment())
+    On TensorFlow also whether it computes with oneDNN.
+
+    >>> sorted(set(environment()) - {"onednn"})
     ['commit', 'hardware', 'started', 'versions']
     """
     return {
@@ -400,6 +402,7 @@ def environment() -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(),
         "hardware": hardware(),
+        **({"onednn": onednn} if (onednn := computes_with_onednn()) is not None else {}),
         **({"processes": count} if (count := process()[1]) > 1 else {}),
     }
 

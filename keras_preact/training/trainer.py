@@ -7,6 +7,7 @@ import importlib.util
 import math
 import signal
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ from keras_preact.models import (
     load_model,
     resized,
 )
+from keras_preact.models.resnet import with_policy
+from keras_preact.models.trained import refuse_other_pixels
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
 from keras_preact.training.distribute import (
@@ -223,13 +226,22 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
         if config.sync_batch_norm and _is_mirrored(config):
             synchronize(model)
         model.compile(
-            config.recipe.optimizer(),
+            _scaled(config.recipe.optimizer(), model),
             task.loss(),
             metrics=[task.metric()],
             jit_compile=compiles_with_xla() and not _is_mirrored(config),
         )
         _build_state(model, dataset)
     return model
+
+
+def _scaled(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> keras.optimizers.Optimizer:
+    """Return the optimizer, below a loss scale where the model computes in float16.
+
+    Keras's `compile` would do so too, but saves the optimizer without it: whoever loads the model trains on unscaled.
+    """
+    is_half = model.dtype_policy.name == "mixed_float16"
+    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer") if is_half else optimizer
 
 
 def _is_mirrored(config: RunConfig) -> bool:
@@ -248,9 +260,9 @@ def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     network, options = get_network(config.network), _network_options(config)
     if config.network in TRANSFORMERS:
         inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
-        return network(inputs, Classification(dataset.classes), input_tensor=x, **options)
+        return refuse_other_pixels(network(inputs, Classification(dataset.classes), input_tensor=x, **options))
     options.setdefault("data_format", "channels_last")  # the data's, whatever Keras is set to
-    return network(input_tensor=x, classes=dataset.classes, **options)
+    return refuse_other_pixels(network(input_tensor=x, classes=dataset.classes, **options))
 
 
 def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
@@ -296,7 +308,7 @@ def _forecaster(network: Any, dataset: SequenceDataset) -> keras.Model:
     inner = network(inputs, Forecast(*future.shape[1:]), input_tensor=x)
     scale, offset = float(future.std()), float(future.mean())
     outputs = keras.layers.Rescaling(scale, offset, dtype="float32", name="units")(inner.output)
-    return keras.Model(series, outputs, name=inner.name)
+    return with_policy(keras.Model(series, outputs, name=inner.name), inner.dtype_policy)
 
 
 def _build_state(model: keras.Model, dataset: Dataset) -> None:
@@ -651,7 +663,8 @@ def resume(
         callbacks: further Keras callbacks.
 
     Raises:
-        InputError: no such run, a run that is finished, or other data than it began with.
+        InputError: no such run, a run that is finished, one whose checkpoints are gone, or other data than it began
+            with.
         Taken: (an InputError) another process is training it.
         Interrupted: a signal asked to stop again.
 
@@ -692,13 +705,25 @@ def resuming(
             dataset = data_of(folder, data_dir) if dataset is None else _as_recorded(dataset, folder)
         with on_devices(config.devices):
             model = build_model(config, dataset)
-            step = _restored(Checkpoint(folder.checkpoints_path, model))
+            step = _restored(Checkpoint(folder.checkpoints_path, model), record["step"], folder.path)
             # It may be another machine now, or another version of all this.
             resumed = [*record.get("resumed", []), {"step": step, **environment()}]
+            _say_other_onednn(folder, resumed[-2] if len(resumed) > 1 else record.get("environment", {}), resumed[-1])
             asked = hold.enter_context(_in_training(folder, asked))
             folder.update_record(status="running", diverged=None, resumed=resumed)
             seconds = yield from _fit(config, folder, dataset, model, callbacks, asked, cut, step, record["seconds"])
         return _finish(folder, model, seconds)
+
+
+def _say_other_onednn(folder: RunFolder, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Warn where a part of a run computes with oneDNN and the part before it did not, or vice versa."""
+    if {before.get("onednn"), now.get("onednn")} == {True, False}:
+        warnings.warn(
+            f"{folder.path} was trained with oneDNN {'on' if before['onednn'] else 'off'} and goes on with it "
+            f"{'on' if now['onednn'] else 'off'}: results differ in their last bits; to go on as before, set "
+            f"TF_ENABLE_ONEDNN_OPTS={int(before['onednn'])} before TensorFlow is imported",
+            stacklevel=3,
+        )
 
 
 def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
@@ -796,10 +821,21 @@ def _fit(
     return recorder.seconds
 
 
-def _restored(checkpoint: Checkpoint) -> int:
-    """Restore the newest checkpoint, of all processes the same; return its step."""
+def _restored(checkpoint: Checkpoint, recorded_step: int, path: Path) -> int:
+    """Restore the newest checkpoint, of all processes the same; return its step.
+
+    Args:
+        checkpoint: of the run.
+        recorded_step: the step of its run.json, which is written after each checkpoint.
+        path: the run folder.
+    """
     with together():
         step = checkpoint.restore()
+        if recorded_step and not step:
+            raise InputError(
+                f"{path} was trained for {recorded_step:,} steps, but {checkpoint.folder.name}/ in it holds no "
+                "checkpoint; restore that folder, or start a new run"
+            )
     if greatest(step) != -greatest(-step):
         raise InputError("the processes see different checkpoints; resume in a run folder that all of them share")
     return step

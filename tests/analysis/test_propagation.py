@@ -80,12 +80,56 @@ def test_images_are_seen_as_they_are_also_with_statistics_of_the_batch():
     np.testing.assert_allclose(array(first), array(expected), rtol=1e-5, atol=1e-5)
 
 
+def softmaxes(logits):
+    """Yield the same network with a softmax after its logits, said in every way."""
+    layers, ops, x = keras.layers, keras.ops, logits.output
+    yield keras.Model(logits.input, layers.Softmax()(x))
+    yield keras.Model(logits.input, layers.Activation("softmax")(x))
+    yield keras.Model(logits.input, layers.Activation(ops.softmax)(x))
+    yield keras.Model(logits.input, ops.softmax(x))
+    yield keras.Model(logits.input, layers.Identity()(layers.Softmax()(x)))
+    inner = keras.Input(x.shape[1:])
+    yield keras.Model(logits.input, keras.Model(inner, layers.Softmax()(inner))(x))
+    # What comes last in `layers` is not what makes the output.
+    yield keras.Model(logits.input, layers.Softmax(name="first")(x)[:, :])
+
+
 def test_the_loss_of_a_softmax_is_that_of_its_logits():
     logits = network()
-    both = [logits, network(classifier_activation="softmax")]
-    both[1].set_weights(logits.get_weights())
-    (one, *_), (other, *_) = (gradient_signal(model, X, Y) for model in both)
+    built = network(classifier_activation="softmax")
+    built.set_weights(logits.get_weights())
+    expected = gradient_signal(logits, X, Y)
+    for model in (built, *softmaxes(logits)):
+        for one, other in zip(gradient_signal(model, X, Y), expected, strict=True):
+            assert (one.norm, one.direct) == pytest.approx((other.norm, other.direct), rel=1e-3)
+
+
+def test_the_loss_of_a_log_softmax_is_that_of_its_logits():
+    logits = network()
+    model = keras.Model(logits.input, keras.ops.log_softmax(logits.output))
+    (one, *_), (other, *_) = (gradient_signal(each, X, Y) for each in (model, logits))
     assert one.norm == pytest.approx(other.norm, rel=1e-4)
+
+
+def test_a_sigmoid_has_no_default_loss():
+    logits = network()
+    for last in (keras.layers.Activation("sigmoid"), keras.ops.sigmoid, keras.layers.Dense(3, activation="sigmoid")):
+        model = keras.Model(logits.input, last(logits.output))
+        with pytest.raises(InputError, match=r"ends in a sigmoid, .* give the loss that it is trained with"):
+            gradient_signal(model, X, Y % 3)
+        assert gradient_signal(model, X, Y, loss=lambda labels, outputs: keras.ops.mean(outputs))[-1].norm > 0
+
+
+def test_pixels_from_0_to_1_are_refused_by_a_network_of_uint8():
+    """It would cast them to 0, and everything measured would be of black images."""
+    config = RunConfig(options={"depth": 8})
+    model = build_model(config, config.load_dataset())
+    images, labels = config.load_dataset().test.batch(np.arange(4))
+    for given in (images / 255, (images / 255).astype("float16"), images.astype("int64")):
+        for analysis in (forward_signal, lambda *inputs: gradient_signal(*inputs, labels)):
+            with pytest.raises(InputError, match=r"takes images as uint8, not (float\d\d|int64); give pixels"):
+                analysis(model, given)
+    assert len(gradient_signal(model, images, labels)) == 4
 
 
 def test_a_model_that_is_no_chain_of_units_is_refused():

@@ -187,6 +187,43 @@ def test_an_image_of_more_than_8_bits_is_refused_not_cut_off_at_255(folder, file
     assert from_folder(folder, skip_corrupt=True).skipped == (f"train/cats/{file}",)
 
 
+ORIENTATION = 0x0112
+
+
+def turned_by_exif(upright, orientation):
+    """Return an image as a camera stores it that says of it, by an EXIF orientation of 1 to 8, how it is shown."""
+    turn = Image.Transpose
+    stored = {2: [turn.FLIP_LEFT_RIGHT], 3: [turn.ROTATE_180], 4: [turn.FLIP_TOP_BOTTOM], 5: [turn.TRANSPOSE]}
+    stored |= {6: [turn.ROTATE_90], 7: [turn.TRANSVERSE], 8: [turn.ROTATE_270]}
+    for step in stored.get(orientation, []):
+        upright = upright.transpose(step)
+    return upright
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "tif"])
+def test_images_are_turned_as_their_exif_orientation_says(folder, ending):
+    """All eight orientations are the same picture, a dark corner on a light ground."""
+    pixels = np.full((40, 60, 3), 200, "uint8")
+    pixels[:15, :25] = 10
+    expected = None
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[ORIENTATION] = orientation
+        options = {} if ending == "tif" else {"quality": 100}
+        stored = turned_by_exif(Image.fromarray(pixels), orientation)
+        stored.save(folder / "train" / "cats" / f"-first.{ending}", exif=exif, **options)
+        image = from_folder(folder).train.batch(np.arange(1))[0][0].astype(int)
+        expected = image if expected is None else expected
+        assert image.shape == (32, 32, 3) and np.abs(image - expected).max() < 60, orientation
+        assert image[0, 0].max() < 40 and image[-1, -1].min() > 160 and image[-1, 0].min() > 160, orientation
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0II*\0" + b"\xff" * 40, b"\0" * 30, b"Exif\0\0MM\0*\0\0"])
+def test_damaged_exif_tags_leave_the_image_as_it_is_stored(folder, exif):
+    Image.fromarray(np.full((40, 60, 3), 200, "uint8")).save(folder / "train" / "cats" / "-first.jpg", exif=exif)
+    assert from_folder(folder).train.batch(np.arange(1))[0].min() > 190
+
+
 def test_an_image_that_is_cut_short_is_named(folder):
     broken = folder / "train" / "dogs" / "1.png"
     broken.write_bytes(broken.read_bytes()[:40])

@@ -12,6 +12,7 @@ import pytest
 from harness import array, disturb
 
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit
+from keras_preact.models import cifar_resnet, imagenet_resnet, load_model, transformer
 
 BLOCKS = ("basic", "bottleneck")
 COMBINATIONS = list(itertools.product(PLACEMENTS, SHORTCUTS, BLOCKS))
@@ -70,3 +71,27 @@ def test_the_outputs_do_differ_between_combinations(saved):
     """Or the test above would pass on a network that ignores its choices."""
     outputs = {path.name: np.load(path).tobytes() for path in saved.glob("*-basic.npy")}
     assert len(set(outputs.values())) > 0.8 * len(outputs)
+
+
+BUILDERS = {
+    "cifar_resnet": lambda **options: cifar_resnet(8, input_shape=(8, 8, 3), **options),
+    "imagenet_resnet": lambda **options: imagenet_resnet(18, input_shape=(32, 32, 3), classes=3, **options),
+    "transformer": lambda **options: transformer(depth=1, dim=8, heads=2, **options),
+}
+
+
+@pytest.mark.parametrize("builder", BUILDERS)
+def test_a_network_in_float16_is_compiled_with_a_loss_scale_and_loaded_with_it(builder, tmp_path):
+    """Whether its dtype is an argument or Keras's setting; and of other dtypes there is none."""
+    for dtype, as_setting in itertools.product(("mixed_float16", "mixed_bfloat16", "float32"), (False, True)):
+        if as_setting:
+            keras.config.set_dtype_policy(dtype)
+        network = BUILDERS[builder](**({} if as_setting else {"dtype": dtype}))
+        keras.config.set_dtype_policy("float32")
+        network.compile("sgd", "mse")
+        network.optimizer.build(network.trainable_variables)
+        network.save(tmp_path / "network.keras")
+        for model in (network, load_model(tmp_path / "network.keras")):
+            scales = type(model.optimizer) is keras.optimizers.LossScaleOptimizer
+            assert scales == (dtype == "mixed_float16"), (dtype, as_setting, model is network)
+        assert keras.config.dtype_policy().name == "float32"

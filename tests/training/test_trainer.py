@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,8 +18,10 @@ from harness import StopAfter, array
 from keras_preact import InputError
 from keras_preact.data import bundled_cifar10, from_arrays
 from keras_preact.layers import UnitStack
+from keras_preact.models import load_model, reestimate_statistics, resized
 from keras_preact.training import (
     CosineSchedule,
+    CoupledSGD,
     Diverged,
     Interrupted,
     Recipe,
@@ -234,9 +237,112 @@ def test_mixed_precision_trains_and_sets_the_policy_back(precision, tiny_dataset
     assert model.get_layer("stage1_unit01").compute_dtype == precision.removeprefix("mixed_")
 
 
-def test_float16_scales_its_loss(tiny_dataset):
-    model = build_model(dataclasses.replace(CONFIG, precision="mixed_float16"), tiny_dataset)
-    assert type(model.optimizer).__name__ == "LossScaleOptimizer"
+HALF = {"precision": "mixed_float16"}, {"options": {**CONFIG.options, "dtype": "mixed_float16"}}
+
+
+@pytest.mark.parametrize("how", HALF)
+def test_float16_scales_its_loss_and_does_so_again_when_it_is_loaded(how, tiny_dataset, tmp_path):
+    """However it is loaded: the loss scale is a part of the saved optimizer, with its state."""
+    config = dataclasses.replace(CONFIG, **how, recipe=dataclasses.replace(RECIPE, steps=3))
+    assert type(build_model(config, tiny_dataset).optimizer) is keras.optimizers.LossScaleOptimizer
+    with pytest.raises(Interrupted):
+        start(config, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
+    seen = []
+    look = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: seen.append(look.model.optimizer))
+    path = resume(tmp_path / "run", dataset=tiny_dataset, callbacks=[look]).model_path
+    assert [type(optimizer) for optimizer in seen] == [keras.optimizers.LossScaleOptimizer]
+    for load in (keras.models.load_model, load_model):
+        optimizer = load(path).optimizer
+        assert type(optimizer) is keras.optimizers.LossScaleOptimizer
+        assert int(optimizer.step_counter) == 3 and int(optimizer.inner_optimizer.iterations) == 3
+
+
+@pytest.mark.parametrize("how", [{}, {"precision": "mixed_bfloat16"}])
+def test_other_precisions_scale_no_loss(how, tiny_dataset):
+    assert type(build_model(dataclasses.replace(CONFIG, **how), tiny_dataset).optimizer) is CoupledSGD
+
+
+def test_a_forecasters_loss_is_scaled_too():
+    options = {"depth": 1, "dim": 8, "heads": 2, "dtype": "mixed_float16"}
+    config = RunConfig("prenorm_transformer", options, dataset="weather", recipe=Recipe("mine", steps=1))
+    model = build_model(config, config.load_dataset())
+    assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
+
+
+def test_a_trained_network_refuses_pixels_that_are_not_uint8(whole, tiny_dataset, tmp_path):
+    """Keras would cast pixels from 0 to 1 to 0: wherever it is called, built, loaded or trained further."""
+    images, labels = tiny_dataset.test.images, tiny_dataset.test.labels
+    for model in (build_model(CONFIG, tiny_dataset), load_model(whole.model_path), resized_alike(whole)):
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        calls = (
+            model,
+            lambda x, m=model: m.predict(x, verbose=0),
+            lambda x, m=model: m.evaluate(x, labels, verbose=0),
+            lambda x, m=model: m.fit(x, labels, verbose=0),
+            lambda x, m=model: m.train_on_batch(x, labels),
+            lambda x, m=model: reestimate_statistics(m, [x]),
+        )
+        for call in calls:
+            for given in (images / 255, images.astype("float32"), images.astype("int32") - 1):
+                with pytest.raises(ValueError, match=r"expected dtype=uint8, found dtype=(float32|float64|int32)"):
+                    call(given)
+            call(images)
+
+
+def resized_alike(run):
+    recipe = dataclasses.replace(RECIPE, inputs="none")
+    config = dataclasses.replace(CONFIG, recipe=recipe)
+    x = np.zeros((6, 8, 8, 3), "uint8")
+    return resized(build_model(config, from_arrays(x, [0, 1, 2] * 2, x, [0, 1, 2] * 2)), 8)
+
+
+def test_images_of_another_dtype_are_no_data_to_train_or_evaluate_on(whole, tiny_dataset):
+    images, labels = tiny_dataset.test.images, tiny_dataset.test.labels
+    with pytest.raises(InputError, match="are not uint8; give pixels from 0 to 255"):
+        evaluate(whole.path, dataset=from_arrays(images / 255, labels, images, labels))
+
+
+@pytest.mark.parametrize("remains", [None, "folder", "another file"])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(remains, tiny_dataset, tmp_path):
+    with pytest.raises(Interrupted):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(7)])
+    folder = RunFolder.open(tmp_path / "run")
+    shutil.rmtree(folder.checkpoints_path)
+    if remains is not None:
+        folder.checkpoints_path.mkdir()
+    if remains == "another file":
+        (folder.checkpoints_path / "step-000000007.partial").write_bytes(b"")
+    before = folder.record_path.read_bytes(), folder.metrics_path.read_bytes()
+    with pytest.raises(InputError, match=r"trained for 7 steps, but checkpoints/ in it holds no checkpoint; restore"):
+        resume(folder.path, dataset=tiny_dataset)
+    assert (folder.record_path.read_bytes(), folder.metrics_path.read_bytes()) == before
+
+
+def test_a_run_that_goes_on_with_another_onednn_says_so(tiny_dataset, tmp_path, monkeypatch, recwarn):
+    """In one line, where both parts say which; runs of before do not."""
+    monkeypatch.setattr("keras_preact.training.runs.computes_with_onednn", lambda: True)
+    with pytest.raises(Interrupted):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
+    folder = RunFolder.open(tmp_path / "run")
+    assert folder.record()["environment"]["onednn"] is True
+    for there, warned in ((True, False), (False, True), (False, False), (None, False)):
+        monkeypatch.setattr("keras_preact.training.runs.computes_with_onednn", lambda there=there: there)
+        recwarn.clear()
+        with pytest.raises(Interrupted):
+            resume(folder.path, dataset=tiny_dataset, callbacks=[StopAfter(1)])
+        said = [str(w.message) for w in recwarn if "oneDNN" in str(w.message)]
+        assert len(said) == warned and all("\n" not in text and "TF_ENABLE_ONEDNN_OPTS=1" in text for text in said)
+    assert [part.get("onednn") for part in folder.record()["resumed"]] == [True, False, False, None]
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(whole, tiny_dataset, tmp_path):
+    def end(batch, logs):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        killed = [keras.callbacks.LambdaCallback(on_train_batch_begin=end)]
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=killed)
+    assert rows_without_time(resume(tmp_path / "run", dataset=tiny_dataset)) == rows_without_time(whole)
 
 
 def prepared(dataset, inputs, augment=False):

@@ -1,0 +1,233 @@
+"""Which runs are the same, and what their folders are called."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store
+from keras_preact.experiments.store import folder_name, identity
+from keras_preact.layers import get_shortcut
+from keras_preact.layers.shortcuts import shortcut_config
+from keras_preact.models import get_network
+from keras_preact.training import CosineSchedule, Recipe, RunConfig, RunFolder
+
+CHOICES = {
+    "cifar_resnet": {
+        "depth": [110, 20, 164],
+        "placement": ["full_preactivation", "original", "bn_only_preactivation"],
+        "shortcut": [
+            *("identity", "exclusive_gating", "exclusive_gating(gate_bias=6)", "constant_scaling", "dropout"),
+            *("constant_scaling(shortcut=0.5, residual=1)", "constant_scaling(shortcut=1, residual=0.5)"),
+            *("shortcut_only_gating(gate_bias=-1e-05)", "scaled_residual(initial=0.1, per_channel=True)"),
+        ],
+        "block": [None, "single"],
+        "widen_factor": [1, 2, 0.5],
+        "profile": ["paper", "resnet_1k_layers", "fb_resnet_torch"],
+        "shape_change": [None, "option_a", "projection"],
+        "normalization": ["batch", "group"],
+        "momentum": [None, 0.9, 0.99],
+        "epsilon": [None, 1e-5, 1e-3],
+        "biases": [None, "none", "all"],
+        "groups": [1, 2],
+        "drop_path": [0.0, 0.1, 0.25],
+        "zero_init_residual": [False, True],
+        "output_stride": [4, 2],
+    },
+    "imagenet_resnet": {
+        "depth": [50, 18, 101],
+        "placement": ["full_preactivation", "original"],
+        "shortcut": ["identity", "conv", "dropout(rate=0.1)"],
+        "stem": ["7x7", "3x3"],
+        "profile": ["paper", "timm", "keras_applications"],
+        "stride_in": [None, "first", "last"],
+        "output_stride": [None, 32, 16],
+        "drop_path": [0.0, 0.1],
+    },
+    "transformer": {
+        "depth": [6, 12],
+        "dim": [128, 64],
+        "heads": [4, 8],
+        "feed_forward_dim": [None, 512, 256],
+        "placement": ["pre_norm", "post_norm"],
+        "dropout": [0.0, 0.3],
+        "gain": [1.0, 0.5],
+        "patch": [4, 8],
+    },
+}
+"""Options with their defaults first."""
+DEFAULTS_OF_PAPER = {"shape_change": "projection", "momentum": 0.9, "epsilon": 1e-5, "biases": "none"}
+
+
+def configurations(count=1500):
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        network = str(rng.choice(list(CHOICES)))
+        choices = CHOICES[network]
+        keys = rng.permutation(list(choices))[: rng.integers(0, len(choices) + 1)]
+        yield network, {str(key): choices[key][rng.integers(len(choices[key]))] for key in keys}
+
+
+def config(network="cifar_resnet", options=None, **others):
+    return RunConfig(network, options or {}, **others)
+
+
+def test_a_default_that_is_given_changes_nothing():
+    """Of random options: with any of the defaults written out, the run is the same."""
+    rng = np.random.default_rng(1)
+    for network, options in configurations():
+        choices = CHOICES[network]
+        left = [key for key in choices if key not in options and rng.random() < 0.5]
+        spelled = {**{key: choices[key][0] for key in left}, **options}
+        without = {key: value for key, value in options.items() if value != choices[key][0]}
+        same = {identity(config(network, each)) for each in (options, spelled, without)}
+        assert len(same) == 1, (network, options, spelled)
+
+
+def network_of(network, options):
+    """Return what the values of random options come to: computed here without the code under test."""
+    choices = CHOICES[network]
+    full = {key: options.get(key, values[0]) for key, values in choices.items()}
+    profile = full.pop("profile", None)
+    if network == "cifar_resnet":
+        chosen = {
+            "paper": DEFAULTS_OF_PAPER,
+            "resnet_1k_layers": {**DEFAULTS_OF_PAPER, "authors": True},
+            "fb_resnet_torch": {**DEFAULTS_OF_PAPER, "shape_change": "option_a"},
+        }[profile]
+        full |= {key: value for key, value in chosen.items() if full.get(key) is None}
+        full["block"] = full["block"] or ("bottleneck" if full["depth"] == 164 else "basic")
+    elif network == "imagenet_resnet":
+        full["profile"] = (
+            "keras_original"
+            if (profile, full["placement"]) == ("keras_applications", "original")
+            else ("paper" if (profile, full["placement"]) == ("timm", "original") else profile)
+        )
+        usual = "last" if full["profile"] == "keras_applications" else "first"
+        full["stride_in"] = full["stride_in"] or usual
+        full["output_stride"] = full["output_stride"] or (32 if full["stem"] == "7x7" else 8)
+    else:
+        full["feed_forward_dim"] = full["feed_forward_dim"] or 4 * full["dim"]
+    return json.dumps([network, full], sort_keys=True)
+
+
+def is_valid(network, options):
+    depth, block = options.get("depth", 110), options.get("block")
+    return not (network == "cifar_resnet" and block == "single" and (depth - 2) % 9) and not (
+        network == "cifar_resnet" and depth == 164 and block == "single"
+    )
+
+
+def test_runs_are_the_same_exactly_where_their_networks_are():
+    """Of random options, each pair: what computes the same is one run, what does not is two."""
+    to_ours, to_theirs = {}, {}
+    for network, options in filter(lambda each: is_valid(*each), configurations(3000)):
+        ours, expected = identity(config(network, options)), network_of(network, options)
+        assert to_ours.setdefault(expected, ours) == ours, options
+        assert to_theirs.setdefault(ours, expected) == expected, options
+    assert len(to_ours) > 1000
+
+
+def test_no_two_different_runs_share_a_folder():
+    """Of random options, of each other argument, and of texts that are made to look like others."""
+    odd = [{"placement": "a-b"}, {"placement": "a_b"}, {"a_b": "c"}, {"a": "b_c"}, {"shortcut": "a(b=1)"}]
+    odd += [{"shortcut": "a_b_1"}, {"shortcut": "a(b='1')"}, {"epsilon": 1}, {"epsilon": -1}, {"epsilon": "1"}]
+    odd += [{"kernel_initializer": {"class_name": "Zeros"}}, {"kernel_initializer": "class_name_zeros"}]
+    others = [
+        *({"image_size": 64}, {"image_size": 32}, {"only": ("cat", "dog")}, {"only": ("dog", "cat")}, {"devices": 2}),
+        *({"devices": 2, "sync_batch_norm": True}, {"skip_corrupt": True}, {"seed": 1}, {"dataset": "cifar10"}),
+        *({"recipe": Recipe("paper", steps=5)}, {"recipe": Recipe("paper", steps=6)}, {"dataset": "folder"}),
+    ]
+    made = [config(network, options) for network, options in configurations()]
+    made += [config(options=options) for options in odd] + [config(**options) for options in others]
+    named = {}
+    for each in made:
+        name = folder_name(each)
+        assert named.setdefault(name, identity(each)) == identity(each), name
+        assert name.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+@pytest.mark.parametrize("bias", [5, 6.0, 0.5])
+def test_the_sign_of_a_number_is_in_the_name(bias):
+    names = [folder_name(config(options={"shortcut": f"exclusive_gating(gate_bias={b})"})) for b in (bias, -bias)]
+    assert names[1] == names[0].replace("bias_", "bias_-") and names[0] != names[1]
+
+
+def test_equal_shortcuts_are_equal_however_they_are_said():
+    """By name, with its defaults, as a layer, as a layer's configuration."""
+    import keras
+
+    layer = get_shortcut("exclusive_gating")
+    said = ["exclusive_gating", "exclusive_gating(gate_bias=-6)", "exclusive_gating( gate_bias = -6.0 )", layer]
+    said.append(keras.saving.serialize_keras_object(layer))
+    runs = {identity(config(options={"shortcut": each})) for each in said}
+    assert len(runs) == 1
+    assert shortcut_config("exclusive_gating(gate_bias=6)") != shortcut_config("exclusive_gating")
+
+
+def test_what_changes_nothing_of_the_result_makes_no_other_run():
+    one = config(options={"depth": 20})
+    for change in (
+        *({"deterministic": True}, {"precision": "mixed_bfloat16"}, {"data_dir": "elsewhere"}),
+        *({"options": {"depth": 20, "rolled": True}}, {"options": {"depth": 20, "remat": "unit"}}),
+        *({"options": {"depth": 20, "dtype": "mixed_bfloat16"}}, {"options": {"depth": 20, "name": "mine"}}),
+        *({"options": {"depth": 20, "bottleneck": False}}, {"options": {"depth": 20, "block": "basic"}}),
+        *({"options": {"depth": 20, "widen_factor": 1.0}}, {"sync_batch_norm": True}),
+    ):
+        assert identity(dataclasses.replace(one, **change)) == identity(one), change
+    folder = config(dataset="folder")
+    assert identity(dataclasses.replace(folder, image_size=32)) == identity(folder)
+    for change in ({"devices": 2}, {"only": ("cat", "dog")}, {"image_size": 64}, {"recipe": Recipe("demo", 5)}):
+        assert identity(dataclasses.replace(one, **change)) != identity(one), change
+
+
+def test_a_builder_by_name_is_the_one_that_it_calls():
+    """The named networks, as `preact_resnet50`, and that with its arguments: built, they are called the same."""
+    from keras_preact.experiments.store import _NAMED, _NORMS
+
+    for name, (base, depth, placement) in _NAMED.items():
+        assert identity(config(name)) == identity(config(base, {"depth": depth, "placement": placement}))
+        assert identity(config(name.replace("_", "-"), {"drop_path": 0})) == identity(config(name))
+    for name, placement in _NORMS.items():
+        assert identity(config(name, {"dim": 8})) == identity(config("transformer", {"dim": 8, "placement": placement}))
+    for name in ("preact_resnet18", "postact_resnet18"):
+        base, depth, placement = _NAMED[name]
+        built = [get_network(name)(include_top=False), get_network(base)(depth, placement, include_top=False)]
+        assert built[0].name == built[1].name
+
+
+def test_no_network_is_built_to_tell_runs_apart(monkeypatch):
+    monkeypatch.setattr("keras_preact.models.resnet.build_network", None)
+    monkeypatch.setattr("keras.Model", None)
+    for network, options in configurations(50):
+        identity(config(network, options)), folder_name(config(network, options))
+
+
+def test_the_rows_of_all_tables_have_folders_of_their_own():
+    named = {}
+    for budget in BUDGETS.values():
+        for experiment in EXPERIMENTS.values():
+            for row in filter(budget.holds, experiment.rows):
+                each = budget.config(row, 0, "float32")
+                assert named.setdefault(folder_name(each), identity(each)) == identity(each)
+
+
+def test_a_run_is_found_however_it_is_spelled(tmp_path):
+    recipe = Recipe("mine", 10, schedule=CosineSchedule(0.1))
+    said = {"depth": 20, "shortcut": "exclusive_gating"}
+    for seed in (1, 0):
+        record = {"kind": "training", "status": "finished", "config": config(options=said, recipe=recipe, seed=seed)}
+        record["config"] = record["config"].to_dict()
+        RunFolder.create(tmp_path / f"run{seed}").update_record(**record)
+    again = {"shortcut": "exclusive_gating(gate_bias=-6)", "depth": 20, "placement": "full_preactivation"}
+    wanted = config(options=again, recipe=recipe, deterministic=True)
+    store = Store([tmp_path])
+    assert store.find(wanted).folder.path.name == "run0"
+    assert [run.config.seed for run in store.with_any_seed(wanted)] == [0, 1]
+    assert store.find(config(options={**again, "shortcut": "exclusive_gating(gate_bias=6)"}, recipe=recipe)) is None
+
+
+def test_options_that_the_network_no_longer_takes_are_left_as_they_are():
+    odd = [config("gone", {"depth": 3}), config(options={"placement": "gone"}), config(options={"colour": "red"})]
+    assert len({identity(each) for each in [*odd, config()]}) == 4
