@@ -458,7 +458,7 @@ def _in_training(folder: RunFolder) -> Iterator[_StopRequest]:
     except Diverged:
         raise
     except BaseException as error:
-        with suppress(OSError):
+        with suppress(OSError, InputError):  # the fault itself is what is told
             if folder.record_path.exists():
                 if isinstance(error, WriteError):
                     error.run = folder.path
