@@ -407,23 +407,27 @@ def test_a_run_that_is_killed_a_hundred_times_is_equal_to_the_bit(backend, tmp_p
     environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
     script = [sys.executable, str(ROOT / "tests" / "kills.py"), "--out", str(tmp_path)]
     subprocess.run(script, env=environment, check=True, capture_output=True)
-    check_kills(json.loads((tmp_path / f"kills-{backend}.json").read_text()))
+    found = json.loads((tmp_path / f"kills-{backend}.json").read_text())
+    check_kills(found)
+    assert found["kills"] >= 100 and found["kills inside a save"] >= 30
 
 
 def check_kills(found):
     assert found["faults"] == []
-    assert found["kills"] >= 100 and found["kills inside a save"] >= 30
-    assert found["resumes"] >= 100 - found["runs ended"]
+    assert found["resumes"] >= found["kills"] - found["runs ended"]
     in_place, forgetful = found["controls"].values()
     assert any("cannot be read" in fault for fault in in_place["faults"])
     assert any("is not what the undisturbed run wrote" in fault for fault in forgetful["faults"])
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_the_page_on_reliability_has_the_recorded_counts(backend):
-    found = json.loads((RECORDED / f"kills-{backend}.json").read_text())
+@pytest.mark.parametrize(
+    ("record", "name"),
+    [("kills-tensorflow", "TensorFlow"), ("kills-jax", "JAX"), ("kills-jax-writes", "JAX, at file operations only")],
+)
+def test_the_page_on_reliability_has_the_recorded_counts(record, name):
+    found = json.loads((RECORDED / f"{record}.json").read_text())
     check_kills(found)
+    keys = ("lives", "kills", "kills inside a save", "kills before a file operation", "resumes", "runs ended")
+    counts = [*(found[key] for key in keys), len(found["faults"])]
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-    names = {"tensorflow": "TensorFlow", "jax": "JAX"}
-    counts = [found[key] for key in ("lives", "kills", "kills inside a save", "resumes", "runs ended")]
-    assert f"| {names[backend]} | " + " | ".join(map(str, [*counts, len(found["faults"])])) + " |" in page
+    assert f"| {name} | " + " | ".join(map(str, counts)) + " |" in page
