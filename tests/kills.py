@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import builtins
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -61,7 +62,7 @@ class Writes:
         def call(path, *arguments, **keywords):
             if kind == "fsync":
                 self.act(kind, "")  # only this package calls it
-            else:
+            elif kind != "mkdir" or not os.path.isdir(path):  # a folder that is there is not changed
                 self._before(kind, path)
             return real(path, *arguments, **keywords)
 
@@ -327,28 +328,29 @@ def undisturbed(folder, steps, shared, log):
     return Reference(folder / "whole", json.loads((folder / "digests.json").read_text()))
 
 
-def plan(rng):
+def plan(rng, only_writes):
     """Draw a moment: three of five before a file operation, the others in time."""
-    kind = rng.choice(["write", "write", "write", "step", "start"])
+    kind = "write" if only_writes else rng.choice(["write", "write", "write", "step", "start"])
     if kind == "write":
         operation = rng.choice(KINDS[:-1])  # folders are made once
-        number = rng.randint(1, 600) if operation == "write" else rng.randint(1, 12)
-        return (operation, number), ("step", 6.0)
+        number = rng.randint(1, 250) if operation == "write" else rng.randint(1, 8)
+        return (operation, number), ("step", 120.0 if only_writes else 4.0)
     return None, (kind, rng.uniform(0, 2.0 if kind == "step" else 10.0))
 
 
-def chain(folder, reference, kills, steps, seed, shared, log, change=None, moments=None):
+def chain(folder, reference, kills, steps, seed, shared, log, change=None, moments=None, only_writes=False):
     """Kill and resume a run until it was killed often enough, then let it end; what ends before begins again."""
     import random
 
     rng, counts, operations, faults = random.Random(seed), Counter(), Counter(), []
     run = folder / "run-0"
     while counts["kills"] < kills and not faults:
-        kill_at, moment = moments.pop(0) if moments else plan(rng)
+        kill_at, moment = moments.pop(0) if moments else plan(rng, only_writes)
         resumed = (run / "run.json").exists()
         had_checkpoint = any((run / "checkpoints").glob("step-*.npz"))
         shared.clear()
-        status = killed(fork(lambda at=kill_at: live(run, steps, shared, at, change), log), shared, moment)
+        life = functools.partial(live, run, steps, shared, kill_at, change)
+        status = killed(fork(life, log), shared, moment)
         counts["lives"] += 1
         counts["resumes"] += resumed
         if os.WIFSIGNALED(status):
@@ -362,6 +364,7 @@ def chain(folder, reference, kills, steps, seed, shared, log, change=None, momen
         else:
             faults += reference.final_faults(run)
             counts["runs ended"] += 1
+            counts["steps resumed from"] += resume_points(run)
             run = folder / f"run-{counts['runs ended']}"
         counts["most files of a checkpoint folder"] = max(
             counts["most files of a checkpoint folder"], len(list((run / "checkpoints").glob("*")))
@@ -370,9 +373,15 @@ def chain(folder, reference, kills, steps, seed, shared, log, change=None, momen
     if not faults and run.exists():
         counts["resumes"] += 1
         counts["runs ended"] += 1
-        status = wait(fork(lambda: live(run, steps, shared, None, change), log))
+        status = wait(fork(functools.partial(live, run, steps, shared, None, change), log))
         faults += ["a resumed run failed"] if status else reference.final_faults(run)
+        counts["steps resumed from"] += resume_points(run)
     return {**counts, "where": dict(operations), "faults": faults}
+
+
+def resume_points(run):
+    """Return how many different steps a run was resumed from: kills before the first checkpoint count once."""
+    return len({part["step"] for part in json.loads((run / "run.json").read_text()).get("resumed", [])})
 
 
 # ---- the controls -------------------------------------------------------------------------------------------------
@@ -426,6 +435,7 @@ def main():
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--steps", type=int, default=600, help="of the run; three an epoch, a checkpoint each epoch")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--only-writes", action="store_true", help="every kill comes before a file operation")
     parser.add_argument("--out", type=Path, help="folder for the counts")
     options = parser.parse_args()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -437,7 +447,6 @@ def main():
         os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
         import keras
 
-        import keras_preact.training
         from keras_preact.training.runs import versions
 
         with contextlib.suppress(ImportError):
@@ -452,7 +461,16 @@ def main():
             "seed": options.seed,
             "steps": options.steps,
             "checkpoints": len(reference.digests),
-            **chain(folder, reference, options.kills, options.steps, options.seed, shared, log),
+            **chain(
+                folder,
+                reference,
+                options.kills,
+                options.steps,
+                options.seed,
+                shared,
+                log,
+                only_writes=options.only_writes,
+            ),
             "controls": {},
         }
         for number, (name, (change, moments)) in enumerate(CONTROLS.items()):
@@ -465,7 +483,8 @@ def main():
     text = json.dumps(found, indent=1) + "\n"
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"kills-{found['backend']}.json").write_text(text)
+        name = f"kills-{found['backend']}{'-writes' if options.only_writes else ''}.json"
+        (options.out / name).write_text(text)
     print(text)
 
 

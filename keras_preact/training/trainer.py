@@ -488,7 +488,7 @@ def _in_training(folder: RunFolder, asked: StopRequest | None) -> Iterator[StopR
     except Diverged:
         raise
     except BaseException as error:
-        with suppress(OSError):
+        with suppress(OSError, InputError):  # the fault itself is what is told
             if folder.record_path.exists():
                 if isinstance(error, WriteError):
                     error.run = folder.path

@@ -163,3 +163,18 @@ def test_a_checkpoint_without_its_description_is_passed_over(tmp_path):
     checkpoint.save(1)
     np.savez(tmp_path / "step-000000002.npz", weights=np.zeros(3))
     assert checkpoint.restore() == 1
+
+
+def test_the_leftovers_of_killed_saves_do_not_pile_up(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    for step in (1, 2, 3):
+        (tmp_path / f"step-{step:09d}.partial").write_bytes(b"half")
+    newest = checkpoint.save(9)
+    assert list(tmp_path.iterdir()) == [newest]
+
+
+def test_a_folder_that_was_removed_does_not_come_back(tmp_path):
+    """Only the checkpoints' own folder is made, never the run's above it."""
+    with pytest.raises(OSError, match=r"cannot write .*step-000000001.npz: No such file or directory"):
+        Checkpoint(tmp_path / "removed" / "checkpoints", model()).save(1)
+    assert list(tmp_path.iterdir()) == []
