@@ -618,6 +618,8 @@ def _info(options: argparse.Namespace) -> None:
     say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
+    if summary.uncounted:
+        say(f"Multiply-adds not counted (+ ?): those of {', '.join(summary.uncounted)}.")
     if options.against is not None:
         _compare_profiles(options, summary.rows[-1])
 

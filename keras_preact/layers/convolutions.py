@@ -1,9 +1,7 @@
-"""A convolution: how it begins, what it costs, and how a strided one is padded. Branches and shortcuts share it."""
+"""A convolution: how it begins, and how a strided one is padded. Branches and shortcuts share it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,38 +116,3 @@ def subsampled_shape(shape: Any, filters: int, strides: int, data_format: str) -
     axis = channel_axis(data_format)
     spatial = [None if size is None else -(-size // strides) for i, size in enumerate(shape) if i not in (0, axis)]
     return (shape[0], filters, *spatial) if axis == 1 else (shape[0], *spatial, filters)
-
-
-def convolution_multiply_adds(conv: keras.layers.Conv2D, input_shape: Any) -> int:
-    """Return the multiply-adds of a convolution on one image: kernel size × output values (biases not counted).
-
-    >>> conv = keras.layers.Conv2D(16, 3, padding="same")
-    >>> conv.build((None, 32, 32, 3))
-    >>> convolution_multiply_adds(conv, (None, 32, 32, 3)) == 9 * 3 * 16 * 32 * 32
-    True
-    """
-    axis = channel_axis(conv.data_format)
-    output = conv.compute_output_shape((1, *input_shape[1:]))
-    pixels = [size for i, size in enumerate(output) if i not in (0, axis)]
-    weights = 1
-    for size in conv.kernel.shape:
-        weights *= size
-    return int(weights * pixels[0] * pixels[1])
-
-
-def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: Any) -> int:
-    """Return the multiply-adds, on one image or sequence, of the products in `layers`, called in order."""
-    total, shape = 0, tuple(input_shape)
-    for layer in layers:
-        total += layer_products(layer, shape)
-        shape = layer.compute_output_shape(shape)
-    return total
-
-
-def layer_products(layer: keras.layers.Layer, shape: Any) -> int:
-    """Return the multiply-adds of one built layer on one image or sequence; 0 where it has no product or says none."""
-    if isinstance(layer, keras.layers.Conv2D):
-        return convolution_multiply_adds(layer, shape)
-    if isinstance(layer, keras.layers.Dense):
-        return math.prod(shape[1:-1]) * layer.kernel.shape[0] * layer.kernel.shape[1]
-    return int(layer.multiply_adds(shape)) if hasattr(layer, "multiply_adds") else 0

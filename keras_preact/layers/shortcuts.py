@@ -20,13 +20,12 @@ from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     HE_NORMAL,
     check_kernel_initializer,
-    convolution_multiply_adds,
     for_keras,
-    sequence_multiply_adds,
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement
 from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, normalization
+from keras_preact.layers.products import convolution_multiply_adds, sequence_multiply_adds
 
 
 def keep_frozen(layer: keras.layers.Layer) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
-from keras_preact.layers.convolutions import layer_products
+from keras_preact.layers.products import layer_products
 from keras_preact.layers.shortcuts import keep_frozen
 
 REMATS = ("none", "unit", "segment")

@@ -15,8 +15,8 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.branches import DropPath
-from keras_preact.layers.convolutions import sequence_multiply_adds
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
+from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.residual import ResidualLayer, in_order
 from keras_preact.layers.shortcuts import (
     ConstantScaling,

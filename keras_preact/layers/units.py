@@ -20,11 +20,11 @@ from keras_preact.layers.branches import (
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     check_kernel_initializer,
-    sequence_multiply_adds,
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import (
     OptionA,

@@ -24,8 +24,9 @@ from keras_preact.models.imagenet import (
     preact_resnet200,
 )
 from keras_preact.models.loading import load_model
-from keras_preact.models.resnet import feature_maps, multiply_adds
+from keras_preact.models.resnet import feature_maps
 from keras_preact.models.rolling import roll, unroll
+from keras_preact.models.summary import multiply_adds
 from keras_preact.models.trained import freeze, reestimate_statistics, resized
 from keras_preact.models.transformer import (
     Classification,

@@ -19,11 +19,10 @@ from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     WeightLayer,
     check_kernel_initializer,
-    sequence_multiply_adds,
 )
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, normalization
-from keras_preact.layers.shortcuts import Shortcut, get_shortcut
+from keras_preact.layers.shortcuts import get_shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions
@@ -322,37 +321,6 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     last_units = {layer.name.split("_")[0]: layer for layer in model.layers if units_in(layer)}
     names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
     return keras.Model(model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features")
-
-
-def multiply_adds(model: keras.Model) -> int:
-    """Return the multiply-adds of one forward pass on one image: convolutions and dense layers.
-
-    Args:
-        model: of this package, or any functional model of such layers.
-
-    Raises:
-        InputError: the model's input has no fixed size.
-
-    Example:
-
-    >>> from keras_preact.models import cifar_resnet
-    >>> round(multiply_adds(cifar_resnet(depth=110)) / 1e6, 2)
-    253.15
-    """
-    if None in model.input_shape[1:]:
-        raise InputError("multiply-adds need a fixed image size; build the network with an input_shape")
-    return sum(layer_multiply_adds(layer) for layer in model.layers)
-
-
-def layer_multiply_adds(layer: keras.layers.Layer) -> int:
-    """Return the multiply-adds of one layer of a functional model on one image; 0 for layers without a product."""
-    if units_in(layer) or isinstance(layer, UnitStack):
-        return layer.multiply_adds(input_of(layer).shape)
-    if isinstance(layer, Shortcut):  # in a folded network
-        return layer.multiply_adds(layer.input[0].shape)
-    if not isinstance(layer, (keras.layers.Conv2D, keras.layers.Dense)):
-        return 0
-    return sequence_multiply_adds([layer], layer.input.shape)
 
 
 def input_of(layer: keras.layers.Layer) -> Any:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
-from keras_preact.models.resnet import layer_multiply_adds, units_in
+from keras_preact.layers.graph import Call, calls
+from keras_preact.layers.products import OpenSize, UnknownProducts, call_products
+from keras_preact.models.resnet import units_in
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a stage, or what stands before and after them."""
+    """One line: a stage, or what comes before and after the stages."""
 
     name: str
     units: int | str
@@ -24,17 +27,44 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """Title and lines, the last of them the sum."""
+    """Title and lines, the last of them the sum; `uncounted` names layers whose multiply-adds are unknown."""
 
     title: str
     rows: tuple[Row, ...]
+    uncounted: tuple[str, ...] = ()
+
+
+def multiply_adds(model: keras.Model) -> int:
+    """Return the multiply-adds of one forward pass on one image or sequence.
+
+    Convolutions, dense layers, attention, recurrent layers and matrix products are counted, each as often as it is
+    called, inside other models too.
+
+    Args:
+        model: any functional model.
+
+    Raises:
+        InputError: not a functional model, an input without a fixed size, or a custom layer that has matrices and no
+            method `multiply_adds(input_shape)`.
+
+    Example:
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> round(multiply_adds(cifar_resnet(depth=110)) / 1e6, 2)
+    253.15
+    """
+    graph = calls(model)
+    if any(None in tensor.shape[1:] for tensor in model.inputs):
+        raise OpenSize
+    return sum(map(call_products, graph))
 
 
 def summarize(model: keras.Model) -> Summary:
-    """Return the summary of a network of this package, or of any functional model of convolutions.
+    """Return the summary of a functional network.
 
-    Parameters are the trainable ones. Multiply-adds are those of convolutions and dense layers on one image; "-"
-    where the image size is open.
+    Parameters are the trainable ones, and those of a shared layer are counted where it is called first. Multiply-adds
+    are as in `multiply_adds`: "-" where the image size is open, and "+ ?" after the sum where there are layers whose
+    multiply-adds are unknown.
 
     Example:
 
@@ -45,33 +75,51 @@ def summarize(model: keras.Model) -> Summary:
     >>> summary.rows[-1].parameters
     272282
     """
-    groups: dict[str, list[keras.layers.Layer]] = {}
+    graph = calls(model)
+    groups: dict[str, list[Call]] = {"stem": []}
     seen_units = False
-    for layer in model.layers:
-        is_unit = units_in(layer) > 0
+    for call in graph:
+        is_unit = units_in(call.operation) > 0
         seen_units = seen_units or is_unit
-        name = layer.name.split("_")[0] if is_unit else ("head" if seen_units else "stem")
-        groups.setdefault(name, []).append(layer)
-    rows = [_row(name, layers) for name, layers in groups.items()]
-    rows.append(_row("total", model.layers, output=_shape(model.output.shape)))
-    shape = " × ".join(str(size or "?") for size in model.input_shape[1:])
-    what = "images" if len(model.input_shape) == 4 else "sequences"
-    return Summary(f"{model.name}, {what} of {shape}", tuple(rows))
+        name = call.operation.name.split("_")[0] if is_unit else ("head" if seen_units else "stem")
+        groups.setdefault(name, []).append(call)
+    counted: set[int] = set()
+    rows = [_row(name, group, group[-1].outputs, counted) for name, group in groups.items() if group]
+    rows.append(_row("total", graph, model.outputs, set()))
+    what = "images" if len(model.inputs[0].shape) == 4 else "sequences"
+    uncounted = tuple(dict.fromkeys(kind for call in graph if (kind := _unknown(call))))
+    return Summary(f"{model.name}, {what} of {_shapes(model.inputs)}", tuple(rows), uncounted)
 
 
-def _row(name: str, layers: list[keras.layers.Layer], output: str | None = None) -> Row:
-    units = sum(units_in(layer) for layer in layers)
-    parameters = sum(math.prod(variable.shape) for layer in layers for variable in layer.trainable_variables)
-    return Row(name, units or "", output or _shape(layers[-1].output.shape), parameters, _products(layers))
+def _row(name: str, group: Sequence[Call], outputs: Sequence[Any], counted: set[int]) -> Row:
+    """Return a line; `counted` are the variables of lines before it, and is added to."""
+    units, parameters = sum(units_in(call.operation) for call in group), 0
+    for call in group:
+        for variable in getattr(call.operation, "trainable_variables", []):
+            parameters += 0 if id(variable) in counted else math.prod(variable.shape)
+            counted.add(id(variable))
+    return Row(name, units or "", _shapes(outputs), parameters, _sum(group))
 
 
-def _shape(shape: Any) -> str:
-    return " × ".join(str(size or "?") for size in shape[1:])
+def _shapes(tensors: Sequence[Any]) -> str:
+    return ", ".join(" × ".join(str(size or "?") for size in tensor.shape[1:]) for tensor in tensors)
 
 
-def _products(layers: list[keras.layers.Layer]) -> str:
+def _sum(group: Sequence[Call]) -> str:
+    known = [call for call in group if not _unknown(call)]
     try:
-        total = sum(layer_multiply_adds(layer) for layer in layers)
-    except TypeError:  # a size is None
+        total = sum(map(call_products, known))
+    except OpenSize:
         return "-"
-    return f"{total / 1e6:,.2f} M" if total else ""
+    return (f"{total / 1e6:,.2f} M" if total else "") + (" + ?" if len(known) < len(group) else "")
+
+
+def _unknown(call: Call) -> str:
+    """Return the class of the layer whose multiply-adds are unknown; `""` if they are known, or the size is open."""
+    try:
+        call_products(call)
+    except UnknownProducts as error:
+        return error.kind
+    except OpenSize:
+        pass
+    return ""

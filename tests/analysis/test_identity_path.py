@@ -1,19 +1,22 @@
 """The linter passes what the paper proposes and names what it warns of."""
 
 import keras
+import numpy as np
 import pytest
-from keras import layers
+from keras import layers, ops
 
 from keras_preact import InputError
 from keras_preact.analysis import check_identity_path
-from keras_preact.layers import PreActivation, ResidualUnit
+from keras_preact.layers import DropPath, IdentityShortcut, PreActivation, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, fold, imagenet_resnet
 
 
 def test_the_units_of_a_stack_are_counted():
     written_out, rolled = (str(check_identity_path(cifar_resnet(20, "original", rolled=r))) for r in (False, True))
-    assert written_out.splitlines()[0] == rolled.splitlines()[0]
-    assert "9 of 9 residual units" in rolled and "stage2_stack (2 units): after the addition: ReLU" in rolled
+    assert written_out == rolled
+    assert "9 of 9 residual units" in rolled and "all 9 units: after the addition: ReLU" in rolled
+    units = check_identity_path(cifar_resnet(20, "original", rolled=True)).units
+    assert [unit.copies for unit in units] == [1, 2, 1, 2, 1, 2]
     assert "resnet20_full_preactivation: 9 residual units" in str(check_identity_path(cifar_resnet(20, rolled=True)))
 
 
@@ -85,7 +88,7 @@ def block(x, kind):
     "kind, fault",
     [
         ("none", None),
-        ("activated", "activated shortcut: BatchNormalization, ReLU stand between the addition before and the split"),
+        ("activated", "activated shortcut: BatchNormalization, ReLU between the previous addition and the split"),
         ("normalized", "activated shortcut: BatchNormalization on it"),
         ("conv", "Conv2D on a shortcut that changes no shape"),
         ("scaled", "scaled shortcut: Rescaling on it"),
@@ -138,3 +141,306 @@ def test_what_is_no_residual_network_is_refused():
         check_identity_path(keras.Model([a, b], layers.add([a, b])))
     with pytest.raises(InputError, match="only functional Keras models"):
         check_identity_path(layers.Dense(3))
+
+
+# ---- faults of many kinds, wherever they may be ------------------------------------------------------------------
+
+
+class Halves(layers.Layer):
+    def call(self, x):
+        return x / 2
+
+
+class Identity(layers.Layer):  # of this name, but not Keras's
+    def call(self, x):
+        return x / 2
+
+
+class SecretlyHalves(layers.Identity):
+    def call(self, x):
+        return x / 2
+
+
+class DoublesAfterwards(keras.Model):
+    def call(self, x):
+        return 2 * super().call(x)
+
+
+def pooling(kind, x):
+    return getattr(layers, f"{kind}Pooling{len(x.shape) - 2}D")(2, strides=1, padding="same")(x)
+
+
+def inner_model(x, function, kind=keras.Model):
+    inputs = keras.Input(x.shape[1:])
+    return kind(inputs, function(inputs))(x)
+
+
+def shuffled_channels(x):
+    """The shape is the same at the end, and so is each step's: the values are in another order."""
+    parts = ops.reshape(x, (-1, *x.shape[1:-1], 2, x.shape[-1] // 2))
+    return ops.reshape(ops.swapaxes(parts, -1, -2), (-1, *x.shape[1:]))
+
+
+def steps_shuffled(x):
+    return ops.reshape(ops.swapaxes(ops.reshape(x, (-1, 2, 4, *x.shape[2:])), 1, 2), (-1, *x.shape[1:]))
+
+
+FAULTS = {
+    "negative": lambda x: -x,
+    "square": lambda x: x**2,
+    "absolute": ops.abs,
+    "exp": ops.exp,
+    "sin": ops.sin,
+    "round": ops.round,
+    "sign": ops.sign,
+    "sqrt": ops.sqrt,
+    "nan_to_num": ops.nan_to_num,
+    "clip": lambda x: ops.clip(x, -1, 1),
+    "times a half": lambda x: x * 0.5,
+    "half": lambda x: x / 2,
+    "plus one": lambda x: x + 1,
+    "plus ones": lambda x: x + ops.ones_like(x),
+    "minus its mean": lambda x: x - ops.mean(x, axis=-1, keepdims=True),
+    "twice": lambda x: x + x,
+    "sum of itself": lambda x: layers.Add()([x, x]),
+    "average with itself": lambda x: layers.Average()([x, -x]),
+    "maximum": lambda x: layers.Maximum()([x, -x]),
+    "where": lambda x: ops.where(x > 0, x, 0.0),
+    "cast to integers": lambda x: ops.cast(ops.cast(x, "int32"), "float32"),
+    "stop gradient": ops.stop_gradient,
+    "flip": lambda x: ops.flip(x, axis=1),
+    "reverse": lambda x: x[:, ::-1],
+    "roll": lambda x: ops.roll(x, 1, axis=1),
+    "sort": lambda x: ops.sort(x, axis=-1),
+    "cumsum": lambda x: ops.cumsum(x, axis=1),
+    "gather": lambda x: ops.take(x, np.arange(8)[::-1].copy(), axis=1),
+    "halves exchanged": lambda x: layers.Concatenate(axis=1)([x[:, 4:], x[:, :4]]),
+    "transpose": lambda x: ops.swapaxes(x, 1, 2),
+    "permute": lambda x: layers.Permute([2, 1, *range(3, len(x.shape))])(x),
+    "channels shuffled": shuffled_channels,
+    "steps shuffled": steps_shuffled,
+    "GaussianNoise": lambda x: layers.GaussianNoise(0.1)(x),
+    "GaussianDropout": lambda x: layers.GaussianDropout(0.1)(x),
+    "AlphaDropout": lambda x: layers.AlphaDropout(0.1)(x),
+    "Dropout": lambda x: layers.Dropout(0.1)(x),
+    "DropPath": lambda x: DropPath(0.1)(x),
+    "Softmax": lambda x: layers.Softmax()(x),
+    "softmax": lambda x: layers.Activation("softmax")(x),
+    "sigmoid": lambda x: layers.Activation("sigmoid")(x),
+    "ReLU": lambda x: layers.ReLU()(x),
+    "relu": ops.relu,
+    "LeakyReLU": lambda x: layers.LeakyReLU()(x),
+    "PReLU": lambda x: layers.PReLU()(x),
+    "tanh": ops.tanh,
+    "BatchNormalization": lambda x: layers.BatchNormalization()(x),
+    "LayerNormalization": lambda x: layers.LayerNormalization()(x),
+    "GroupNormalization": lambda x: layers.GroupNormalization(4)(x),
+    "RMSNormalization": lambda x: layers.RMSNormalization()(x),
+    "UnitNormalization": lambda x: layers.UnitNormalization()(x),
+    "Normalization": lambda x: layers.Normalization(mean=1.0, variance=2.0)(x),
+    "Rescaling": lambda x: layers.Rescaling(0.5)(x),
+    "RandomFlip": lambda x: layers.RandomFlip("horizontal")(x),
+    "Masking": lambda x: layers.Masking(1.0)(x) if len(x.shape) == 3 else ops.where(ops.isnan(x), 0.0, x),
+    "max pooling": lambda x: pooling("Max", x),
+    "average pooling": lambda x: pooling("Average", x),
+    "attention": lambda x: layers.MultiHeadAttention(1, 4)(x, x),
+    "1×1 convolution": lambda x: getattr(layers, f"Conv{len(x.shape) - 2}D")(x.shape[-1], 1)(x),
+    "depthwise": lambda x: getattr(layers, f"DepthwiseConv{len(x.shape) - 2}D")(1)(x),
+    "Dense": lambda x: layers.Dense(x.shape[-1])(x),
+    "gate": lambda x: x * layers.Dense(x.shape[-1], "sigmoid")(x),
+    "TimeDistributed": lambda x: layers.TimeDistributed(layers.Identity())(x),
+    "Lambda": lambda x: layers.Lambda(lambda x: x, output_shape=x.shape[1:])(x),
+    "custom layer": lambda x: Halves()(x),
+    "custom layer named Identity": lambda x: Identity()(x),
+    "subclass of Identity": lambda x: SecretlyHalves()(x),
+    "nested 2x": lambda x: inner_model(x, lambda y: 2 * y),
+    "nested sum of itself": lambda x: inner_model(x, lambda y: y + y),
+    "Sequential": lambda x: keras.Sequential([layers.ReLU()])(x),
+    "a model that does more": lambda x: inner_model(x, layers.Identity(), DoublesAfterwards),
+}  # fmt: skip
+
+HARMLESS = {
+    "nothing": lambda x: x,
+    "Identity": lambda x: layers.Identity()(x),
+    "linear": lambda x: layers.Activation("linear")(x),
+    "no dropout": lambda x: layers.Dropout(0.0)(x),
+    "casts": lambda x: ops.cast(ops.cast(x, "float16"), "float32"),
+    "a penalty": lambda x: layers.ActivityRegularization(l2=0.1)(x),
+    "reshaped and back": lambda x: layers.Reshape(x.shape[1:])(layers.Flatten()(x)),
+    "expanded and back": lambda x: ops.squeeze(ops.expand_dims(x, 1), 1),
+    "transposed and back": lambda x: ops.swapaxes(ops.swapaxes(x, 1, 2), 1, 2),
+    "a model of nothing": lambda x: inner_model(x, layers.Identity()),
+}
+
+
+def basic(x):
+    for _ in range(2):
+        x = layers.Conv2D(8, 3, padding="same")(layers.ReLU()(x))
+    return x
+
+
+def bottleneck(x):
+    for filters, size in ((4, 1), (4, 3), (8, 1)):
+        x = layers.Conv2D(filters, size, padding="same")(layers.ReLU()(layers.BatchNormalization()(x)))
+    return x
+
+
+def attention(x):
+    y = layers.LayerNormalization()(x)
+    return layers.Dropout(0.1)(layers.MultiHeadAttention(2, 4)(y, y))
+
+
+def network(branch, place, plants, shape=(8, 8, 8), nested=False):
+    """A unit as it should be, and after it a unit for each of what is to be planted, on its shortcut or after it."""
+
+    def unit(x, h=lambda x: x, f=lambda x: x):
+        def graph(x):
+            return f(layers.Add()([branch(x), h(x)]))
+
+        return inner_model(x, lambda y: inner_model(y, graph)) if nested else graph(x)
+
+    inputs = keras.Input(shape)
+    x = unit(inputs)
+    for plant in plants:
+        x = unit(x, **{{"shortcut": "h", "after": "f"}[place]: plant})
+    return keras.Model(inputs, unit(x))
+
+
+SHARED = [layers.BatchNormalization(), layers.Conv2D(8, 3, padding="same")]
+
+
+def shared(x):
+    for layer in SHARED:
+        x = layer(x)
+    return x
+
+
+GRAPHS = {
+    "basic": {"branch": basic},
+    "bottleneck": {"branch": bottleneck},
+    "nested": {"branch": lambda x: layers.Conv2D(8, 3, padding="same")(layers.ReLU()(x)), "nested": True},
+    "shared": {"branch": shared},
+    "Transformer": {"branch": attention, "shape": (8, 8)},
+}
+
+
+SLOW = [pytest.param(graph, marks=pytest.mark.slow) for graph in ("basic", "bottleneck", "nested")]
+
+
+@pytest.mark.parametrize("graph", ["shared", "Transformer", *SLOW])
+@pytest.mark.parametrize("place", ["shortcut", "after"])
+def test_only_what_is_known_to_leave_the_values_alone_passes(graph, place):
+    """What is after an addition is on the path of the unit that follows."""
+    model = network(**GRAPHS[graph], place=place, plants=[*FAULTS.values(), *HARMLESS.values()])
+    units = check_identity_path(model).units
+    wanted = [True] * len(FAULTS) + [False] * len(HARMLESS)
+    around = 1 if place == "shortcut" else 2
+    assert len(units) == len(wanted) + 2
+    wrong = [
+        (kind, unit.faults)
+        for kind, unit, bad in zip([*FAULTS, *HARMLESS], units[around:], wanted, strict=False)
+        if bool(unit.faults) != bad
+    ]
+    assert not wrong and not any(unit.faults for unit in units[:around])
+
+
+def shrinking(shortcut, before=lambda x: x):
+    """A unit, and one that halves the size and doubles the channels."""
+    inputs = keras.Input((8, 8, 8))
+    x = before(layers.Add()([inputs, basic(inputs)]))
+    y = layers.Conv2D(16, 3, 2, "same")(layers.Conv2D(8, 3, padding="same")(layers.ReLU()(x)))
+    return check_identity_path(keras.Model(inputs, layers.Add()([shortcut(x), y])))
+
+
+@pytest.mark.parametrize(
+    "shortcut",
+    [
+        lambda x: layers.Conv2D(16, 1, 2)(x),
+        lambda x: layers.BatchNormalization()(layers.Conv2D(16, 1, 2)(x)),
+        lambda x: layers.Conv2D(16, 1)(layers.AveragePooling2D(2)(x)),
+        lambda x: ops.pad(x[:, ::2, ::2], ((0, 0), (0, 0), (0, 0), (4, 4))),
+        lambda x: layers.Concatenate()([layers.MaxPooling2D(1, 2)(x), ops.zeros_like(layers.MaxPooling2D(1, 2)(x))]),
+    ],
+)
+def test_a_shortcut_that_changes_the_shape_may_have_what_does_that(shortcut):
+    report = shrinking(shortcut)
+    assert len(report.units) == 2 and report.is_clear, str(report)
+
+
+KINDS = ["negative", "exp", "GaussianNoise", "Dropout", "ReLU", "flip", "custom layer", "max pooling"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_and_nothing_else(kind):
+    plant = FAULTS[kind]
+    assert not shrinking(lambda x: plant(layers.Conv2D(16, 1, 2)(x))).is_clear
+    if kind != "ReLU":  # which may be a pre-activation that both ways share
+        assert not shrinking(layers.Conv2D(16, 1, 2), before=plant).is_clear
+
+
+def test_at_an_open_size_a_stride_changes_the_shape():
+    inputs = keras.Input((None, None, 8))
+    for strides, is_clear in ((2, True), (1, False)):
+        skip = layers.MaxPooling2D(2, strides, "same")(inputs)
+        y = layers.Conv2D(8, 3, strides, "same")(layers.Conv2D(8, 3, padding="same")(inputs))
+        assert check_identity_path(keras.Model(inputs, layers.Add()([skip, y]))).is_clear == is_clear
+
+
+def test_a_difference_and_an_average_are_additions_too():
+    inputs = keras.Input((8, 8, 8))
+    for add, is_clear in (
+        (lambda x, f: x - f, True),
+        (lambda x, f: f - x, False),
+        (lambda x, f: layers.Average()([x, f]), False),
+        (lambda x, f: layers.Add()([f, x, basic(x)]), True),
+        (lambda x, f: layers.Add()([f, layers.ReLU()(x), basic(x)]), False),
+    ):
+        report = check_identity_path(keras.Model(inputs, add(inputs, basic(inputs))))
+        assert len(report.units) == 1 and report.is_clear == is_clear
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class LeakyUnit(ResidualUnit):
+    def call(self, x, training=None):
+        return ops.relu(super().call(x))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class HalfShortcut(IdentityShortcut):
+    def call(self, x, residual):
+        return x / 2 + residual
+
+
+def test_a_subclass_of_this_packages_units_is_not_taken_at_its_word():
+    inputs = keras.Input((8, 8, 8))
+    for unit in (LeakyUnit(8), ResidualUnit(8, shortcut=HalfShortcut()), UnitStack(LeakyUnit(8), 2)):
+        report = check_identity_path(keras.Model(inputs, unit(inputs)))
+        assert "not known to leave x as it is" in report.units[0].faults[0]
+
+
+def test_what_else_both_ways_share_is_not_taken_for_x():
+    inputs, condition = keras.Input((8, 8)), keras.Input((4, 8))
+    gate = layers.Reshape((8, 8))(layers.Dense(16)(condition))
+    x = layers.Add()([inputs, layers.Dense(8)(inputs)])
+    y = layers.Add()([layers.Multiply()([x, gate]), layers.Dense(8)(x) * gate])
+    units = check_identity_path(keras.Model([inputs, condition], y)).units
+    assert [unit.faults for unit in units] == [(), ("scaled shortcut: Multiply on it",)]
+
+
+def test_folded_shortcuts_are_read_too():
+    assert "the factor is 0.5" in str(check_identity_path(fold(cifar_resnet(8, shortcut="constant_scaling"))))
+
+
+def test_equal_faults_are_one_line():
+    lines = str(check_identity_path(cifar_resnet(14, "original"))).splitlines()
+    assert lines[1:] == ["  all 6 units: after the addition: ReLU; f is not the identity"]
+    two = str(check_identity_path(network(basic, "shortcut", [ops.exp, ops.exp]))).splitlines()
+    assert len(two) == 2 and two[1].count(",") == 1 and "Exp on the shortcut is not known to leave x as it is" in two[1]
+    many = str(check_identity_path(network(basic, "shortcut", [ops.exp] * 5))).splitlines()
+    assert len(many) == 2 and many[1].startswith("  5 units, add")
+
+
+def test_a_model_with_a_call_of_its_own_is_refused():
+    inputs = keras.Input((8, 8, 8))
+    with pytest.raises(InputError, match="only functional Keras models"):
+        check_identity_path(DoublesAfterwards(inputs, layers.Add()([inputs, basic(inputs)])))

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from harness import array
 
-from keras_preact.layers.convolutions import WeightLayer, sequence_multiply_adds
+from keras_preact.layers.convolutions import WeightLayer
 
 
 def test_a_strided_convolution_is_centred_on_the_pixels_that_a_strided_shortcut_reads():
@@ -30,9 +30,3 @@ def test_he_initialization_by_fan_out():
     deviation = np.sqrt(2 / (9 * 64))
     assert abs(kernel.std() / deviation - 1) < 0.02
     assert (np.abs(kernel) > 2.5 * deviation).any()
-
-
-def test_multiply_adds_of_a_sequence():
-    layers = [keras.layers.Conv2D(16, 3, padding="same"), keras.layers.Flatten(), keras.layers.Dense(10)]
-    keras.Sequential([keras.Input((8, 8, 4)), *layers])
-    assert sequence_multiply_adds(layers, (None, 8, 8, 4)) == 9 * 4 * 16 * 64 + 1024 * 10

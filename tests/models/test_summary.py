@@ -1,5 +1,7 @@
 """The table that `info` prints."""
 
+import math
+
 import keras
 
 from keras_preact.models import cifar_resnet, imagenet_resnet, multiply_adds
@@ -24,3 +26,30 @@ def test_a_network_that_is_not_ours():
     inputs = keras.Input((8, 8, 3))
     rows = summarize(keras.Model(inputs, keras.layers.Conv2D(4, 3)(inputs))).rows
     assert [row.name for row in rows] == ["stem", "total"]
+
+
+def test_a_backbone_inside_another_model_has_its_stages():
+    inputs = keras.Input((32, 32, 3))
+    backbone = cifar_resnet(8, include_top=False, pooling="avg")
+    model = keras.Model(inputs, keras.layers.Dense(10)(backbone(inputs) + backbone(-inputs)))
+    *rows, total = summarize(model).rows
+    assert [row.name for row in rows] == ["stem", "stage1", "stage2", "stage3", "head"]
+    assert [row.units for row in rows[1:4]] == [2, 2, 2]
+    parameters = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+    assert sum(row.parameters for row in rows) == total.parameters == parameters
+    assert total.multiply_adds == f"{multiply_adds(model) / 1e6:,.2f} M"
+
+
+def test_what_is_not_counted_is_named():
+    class Custom(keras.layers.Layer):
+        def build(self, shape):
+            self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
+
+        def call(self, x):
+            return x @ self.kernel
+
+    inputs = keras.Input((1000,))
+    summary = summarize(keras.Sequential([inputs, keras.layers.Dense(1000), Custom()]))
+    assert summary.rows[-1].multiply_adds == "1.00 M + ?" and summary.uncounted == ("Custom",)
+    open_size = keras.Input((None, None, 3))
+    assert summarize(keras.Model(open_size, keras.layers.Conv2D(4, 3)(open_size))).rows[-1].multiply_adds == "-"
