@@ -1,43 +1,63 @@
-"""Networks for inference: each batch norm that follows a convolution carried into the convolution's weights."""
+"""Networks for inference: each batch norm that follows a convolution folded into the convolution's weights."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
-from keras import ops
+from keras import layers, ops
 
 from keras_preact.layers.branches import DropPath
-from keras_preact.layers.preactivation import PreActivation
+from keras_preact.layers.preactivation import BatchNorm, PreActivation
+from keras_preact.layers.residual import in_order
 from keras_preact.layers.shortcuts import ConvShortcut, IdentityShortcut, Projection
-from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.units import ResidualUnit
-from keras_preact.models.rolling import check_functional, rewired, unroll
+from keras_preact.models.rolling import (
+    again,
+    asks_for_training,
+    check_functional,
+    first_argument,
+    free_name,
+    graphs,
+    in_row,
+    links,
+    rewired,
+    units_of_stacks,
+)
 
-Weights = list[np.ndarray]
+_NORMS = (layers.BatchNormalization, BatchNorm, PreActivation)
+_OUTPUTS_LAST = (layers.Conv1D, layers.Conv2D, layers.Conv3D, layers.Dense)
+_OUTPUTS_BEFORE_INPUTS = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
+_OUTPUTS_IN_TWO_AXES = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
+_CONVOLUTIONS = (*_OUTPUTS_LAST, *_OUTPUTS_BEFORE_INPUTS, *_OUTPUTS_IN_TWO_AXES)
+"""By where a kernel has its outputs. Subclasses may use their kernels in other ways, and are left alone."""
 
 
 def fold(model: keras.Model) -> keras.Model:
-    """Return the network for inference, in which no batch norm follows a convolution.
+    """Return the network for inference, with the batch norms after convolutions folded into the convolutions.
 
-    In inference a batch norm is a scale and an offset by channel. After a convolution both go into its kernel and
-    its bias. In pre-activation units that is every batch norm but the first, which stands on the sum; in original
-    ones every batch norm.
+    In inference a batch norm is a scale and an offset by channel. After a convolution or a dense layer both go into
+    its kernel and its bias. In pre-activation units that is every batch norm but the first, which normalizes the sum;
+    in original units every batch norm.
+
+    A batch norm is folded only if the result is the same: both layers are used once and compute in the same dtype,
+    the batch norm normalizes the convolution's channels, and nothing else uses the convolution's output. Everything
+    else stays as it is, and so does a model in which some call has `training=True`. Models inside the model are folded
+    too, unless they are subclassed or inside a wrapper such as `TimeDistributed`.
 
     Args:
-        model: a functional Keras model, of this package or of others' layers; it is not changed. Stacks are written
-            out.
+        model: a functional Keras model, of this package's layers or others; it is not changed. Stacks are unrolled.
 
     Returns:
-        A new model with the same input and, to about 1e-5, the same outputs as `model` in inference. Its units are
-        rows of layers, named for them (`stage2_unit07_conv1`); it is meant to be saved or exported, not trained:
-        dropout and drop path are left out.
+        A new model with the same inputs and, to about 1e-5 in float32, the same outputs as `model` in inference. Its
+        units are rows of layers, named for them (`stage2_unit07_conv1`). Save or export it; do not train it: it is
+        not compiled, and the dropout and drop path of units are left out.
 
     Raises:
-        InputError: not a functional model.
+        InputError: not a functional model, or one with a layer that cannot be copied.
 
     Example:
 
@@ -49,125 +69,130 @@ def fold(model: keras.Model) -> keras.Model:
     10
     """
     check_functional(model)
-    if any(isinstance(layer, UnitStack) for layer in model.layers):
-        model = unroll(model)
-    followers = _followers(model)
-    replacements: dict[str, Callable[[Any], Any]] = {norm.name: lambda x: x for norm in followers.values()}
-    for layer in model.layers:
-        if isinstance(layer, ResidualUnit):
-            replacements[layer.name] = partial(_folded_unit, layer)
-        elif layer.name in followers:
-            replacements[layer.name] = partial(_in_order, folded_row([layer, followers[layer.name]]), prefix="")
-    folded = rewired(model, replacements)
-    # `rewired` compiles what was compiled; nothing here is to be trained.
-    return keras.Model(folded.inputs, folded.outputs, name=f"{model.name}_folded") if model.compiled else folded
+    stacks = units_of_stacks(model)
+    foldable = not asks_for_training(model)
+    replacements: dict[Any, Callable[..., Any]] = {}
+    for graph in graphs(model):
+        taken = {operation.name for operation in graph.operations}
+        for layer in graph.layers:
+            units = stacks.get(layer, [layer])
+            if layer not in replacements and foldable and all(map(_is_plain, units)):
+                replacements[layer] = _one_by_one([_folded_unit(unit, taken) for unit in units])
+            elif layer in stacks:
+                replacements.setdefault(layer, in_row(units))
+    for _, call, following in links(model):
+        convolution, norm = call.operation, following.operation
+        if _can_fold(convolution, norm):
+            replacements |= {convolution: _folded(convolution, norm), norm: first_argument}
+    return rewired(model, replacements)
 
 
-def folded_row(layers: Sequence[keras.layers.Layer]) -> list[tuple[keras.layers.Layer, Weights]]:
-    """Return built layers that follow each other as new ones with their weights, batch norms folded where they can be.
-
-    Example:
-
-    >>> conv, norm = keras.layers.Conv2D(4, 1, use_bias=False), PreActivation()
-    >>> _ = norm(conv(np.ones((1, 2, 2, 3), "float32")))
-    >>> [type(layer).__name__ for layer, _ in folded_row([conv, norm])]
-    ['Conv2D']
-    """
-    row: list[tuple[keras.layers.Layer, Weights]] = []
-    for layer in layers:
-        if isinstance(layer, (DropPath, keras.layers.Dropout)):
-            continue
-        if row and _can_fold(row[-1][0], layer):
-            row[-1] = _folded(*row[-1], layer)
-        else:
-            row.append((type(layer).from_config(layer.get_config()), layer.get_weights()))
-    return row
+# ---- a convolution and a batch norm -------------------------------------------------------------------------------
 
 
-def _can_fold(before: keras.layers.Layer, norm: keras.layers.Layer) -> bool:
+def _can_fold(convolution: keras.layers.Layer, norm: keras.layers.Layer) -> bool:
+    """Return whether two layers that follow each other are one convolution in inference."""
+    if type(convolution) not in _CONVOLUTIONS or type(norm) not in _NORMS:
+        return False
+    rank = norm.input_spec.ndim
+    channels_first = getattr(convolution, "data_format", "channels_last") == "channels_first"
     return (
-        isinstance(before, keras.layers.Conv2D)
-        and before.activation is keras.activations.linear
-        and isinstance(norm, keras.layers.BatchNormalization)
+        convolution.activation is keras.activations.linear
+        and len(convolution.weights) == 1 + convolution.use_bias  # no low-rank adapters, no quantization
+        and convolution.compute_dtype == norm.compute_dtype
+        and norm.axis % rank == (1 if channels_first else rank - 1)
     )
 
 
-def _folded(
-    convolution: keras.layers.Conv2D, weights: Weights, norm: keras.layers.BatchNormalization
-) -> tuple[keras.layers.Layer, Weights]:
-    """Return the convolution and its weights with the batch norm's scale and offset in them."""
-    mean, variance = (np.float64(ops.convert_to_numpy(v)) for v in (norm.moving_mean, norm.moving_variance))
-    scale = 1.0 / np.sqrt(variance + norm.epsilon)
-    if norm.scale:
-        scale = scale * np.float64(ops.convert_to_numpy(norm.gamma))
-    offset = np.float64(ops.convert_to_numpy(norm.beta)) if norm.center else 0.0
-    kernel, bias = weights[0], weights[1] if convolution.use_bias else 0.0
-    activation = norm.activation if isinstance(norm, PreActivation) else keras.activations.linear
-    config = {**convolution.get_config(), "use_bias": True, "bias_initializer": "zeros"}
-    new = type(convolution).from_config({**config, "activation": keras.activations.serialize(activation)})
-    return new, [(kernel * scale).astype("float32"), ((bias - mean) * scale + offset).astype("float32")]
+def _folded(convolution: keras.layers.Layer, norm: keras.layers.BatchNormalization) -> keras.layers.Layer:
+    """Return a new convolution with the batch norm's scale and offset, and its activation if it has one."""
+    mean, variance = _values(norm.moving_mean), _values(norm.moving_variance)
+    scale = (_values(norm.gamma) if norm.scale else 1.0) / np.sqrt(variance + norm.epsilon)
+    offset = _values(norm.beta) if norm.center else 0.0
+    kernel, bias = _values(convolution.kernel), _values(convolution.bias) if convolution.use_bias else 0.0
+    shape: tuple[int, ...] = (-1,)
+    if type(convolution) in _OUTPUTS_BEFORE_INPUTS:
+        shape = (-1, 1)
+    elif type(convolution) in _OUTPUTS_IN_TWO_AXES:
+        shape = kernel.shape[-2:]
+    weights = [kernel * scale.reshape(shape), (bias - mean) * scale + offset]
+    activation = norm.activation if isinstance(norm, PreActivation) else None
+    return _remade(convolution, weights, use_bias=True, activation=activation)
 
 
-def _with_bias(layer: keras.layers.Layer, weights: Weights) -> tuple[keras.layers.Layer, Weights]:
+def _with_bias(layer: keras.layers.Layer) -> keras.layers.Layer:
     """Return a convolution without bias as one with a bias of 0: TensorFlow fuses only those with the addition."""
-    if not isinstance(layer, keras.layers.Conv2D) or layer.use_bias:
-        return layer, weights
-    biased = type(layer).from_config({**layer.get_config(), "use_bias": True, "bias_initializer": "zeros"})
-    return biased, [*weights, np.zeros(layer.filters, "float32")]
+    if not isinstance(layer, layers.Conv2D) or layer.use_bias:
+        return layer
+    return _remade(layer, [*layer.get_weights(), np.zeros(layer.filters)], use_bias=True)
 
 
-def _folded_unit(unit: ResidualUnit, x: Any) -> Any:
-    """Call the unit's parts as layers of their own: Eq. (1) and (2) written out."""
-    prefix = f"{unit.name}_"
-    activated = _in_order(folded_row(unit.first), x, prefix)
-    *branch, last = folded_row(unit.branch)
-    residual = _in_order([*branch, _with_bias(*last)], activated, prefix)
-    skip = activated if unit.shares_preactivation else x
+def _remade(layer: keras.layers.Layer, weights: Sequence[Any], **changes: Any) -> keras.layers.Layer:
+    """Return a new, built layer of another's configuration, with some changes and with the given weights."""
+    new = again(layer, **changes)
+    new.build_from_config(layer.get_build_config())
+    new.set_weights(weights)
+    return new
+
+
+def _values(variable: Any) -> np.ndarray:
+    return np.asarray(ops.convert_to_numpy(variable), "float64")
+
+
+# ---- units --------------------------------------------------------------------------------------------------------
+
+
+def _is_plain(layer: keras.layers.Layer) -> bool:
+    """Return whether a layer is a `ResidualUnit`, or of a subclass that puts its parts together in the same way."""
+    methods = ("call", "terms", "preactivate", "residual", "add", "after_addition")
+    return isinstance(layer, ResidualUnit) and all(
+        getattr(type(layer), name) is getattr(ResidualUnit, name) for name in methods
+    )
+
+
+def _folded_unit(unit: ResidualUnit, taken: set[str]) -> Callable[[Any], Any]:
+    """Return a function that calls the unit's parts as layers: Eq. (1) and (2) in the graph of the model."""
+
+    def row(parts: Sequence[keras.layers.Layer], prefix: str = "") -> list[keras.layers.Layer]:
+        return _folded_row(parts, f"{unit.name}_{prefix}", taken)
+
+    def projected(projection: Projection, prefix: str) -> list[keras.layers.Layer]:
+        return row([projection.conv, *projection.norm], prefix)
+
+    first, branch, last = row(unit.first), row(unit.branch), row(unit.last)
+    branch[-1] = _with_bias(branch[-1])
+    reshape: list[keras.layers.Layer] = []
     for layer in unit.reshape:
-        row = [layer.conv, *layer.norm] if isinstance(layer, Projection) else [layer]
-        skip = _in_order(folded_row(row), skip, f"{prefix}projection_" if isinstance(layer, Projection) else prefix)
-    y = _shortcut(unit, prefix)(skip, residual)
-    return _in_order(folded_row(unit.last), y, prefix)
+        reshape += projected(layer, "projection_") if isinstance(layer, Projection) else row([layer])
+    if type(unit.shortcut) is ConvShortcut:
+        reshape += projected(unit.shortcut.projection, "shortcut_")
+    add: Callable[[Any, Any], Any]
+    if type(unit.shortcut) in (IdentityShortcut, ConvShortcut):
+        plus = layers.Add(dtype=unit.dtype_policy, name=free_name(f"{unit.name}_add", taken))
+        add = lambda skip, residual: plus([skip, residual])  # noqa: E731
+    else:
+        (add,) = row([unit.shortcut])
+
+    def call(x: Any) -> Any:
+        activated = in_order(first, x)
+        skip = in_order(reshape, activated if unit.shares_preactivation else x)
+        return in_order(last, add(skip, in_order(branch, activated)))
+
+    return call
 
 
-def _shortcut(unit: ResidualUnit, prefix: str) -> Callable[[Any, Any], Any]:
-    shortcut = unit.shortcut
-
-    def add(skip: Any, residual: Any) -> Any:
-        return keras.layers.Add(dtype=unit.dtype_policy, name=f"{prefix}add")([skip, residual])
-
-    def project_and_add(skip: Any, residual: Any) -> Any:
-        row = [shortcut.projection.conv, *shortcut.projection.norm]
-        return add(_in_order(folded_row(row), skip, f"{prefix}shortcut_"), residual)
-
-    def copy(skip: Any, residual: Any) -> Any:
-        new = type(shortcut).from_config({**shortcut.get_config(), "name": f"{prefix}shortcut"})
-        y = new(skip, residual)
-        new.set_weights(shortcut.get_weights())
-        return y
-
-    if type(shortcut) is IdentityShortcut:
-        return add
-    return project_and_add if type(shortcut) is ConvShortcut else copy
-
-
-def _in_order(row: Sequence[tuple[keras.layers.Layer, Weights]], x: Any, prefix: str) -> Any:
-    for layer, weights in row:
-        layer.name = f"{prefix}{layer.name}"
-        x = layer(x)
-        if weights:
-            layer.set_weights(weights)
-    return x
-
-
-def _followers(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """Return, for convolutions of the graph whose output only a batch norm takes, that batch norm by their name."""
-    followers = {}
-    for norm in model.layers:
-        if not isinstance(norm, keras.layers.BatchNormalization):
+def _folded_row(parts: Sequence[keras.layers.Layer], prefix: str, taken: set[str]) -> list[keras.layers.Layer]:
+    """Return built layers that follow each other as new ones, batch norms folded where they can be."""
+    row: list[keras.layers.Layer] = []
+    for layer in parts:
+        if isinstance(layer, (DropPath, layers.Dropout)):
             continue
-        source = norm.input._keras_history.operation  # Keras has no public way to ask where a tensor comes from
-        is_output = any(source.output is output for output in model.outputs)
-        if _can_fold(source, norm) and len(source._outbound_nodes) == 1 and not is_output:
-            followers[source.name] = norm
-    return followers
+        if row and _can_fold(row[-1], layer):
+            row[-1] = _folded(row[-1], layer)
+        else:
+            row.append(_remade(layer, layer.get_weights(), name=free_name(f"{prefix}{layer.name}", taken)))
+    return row
+
+
+def _one_by_one(functions: Sequence[Callable[[Any], Any]]) -> Callable[..., Any]:
+    return lambda x, **_: functools.reduce(lambda x, function: function(x), functions, x)

@@ -136,6 +136,7 @@ def resized(network: keras.Model, size: int) -> keras.Model:
         raise InputError(
             f"{network.name} has a layer that belongs to one image size, as patches do; crop the images instead"
         ) from None
+    larger.dtype_policy = network.dtype_policy  # with mixed_float16, Keras scales the loss of what is compiled
     for old, new in zip(network.layers, larger.layers, strict=True):
         weights = old.get_weights()
         if isinstance(old, PerPixelMean):

@@ -1,13 +1,16 @@
 """roll and unroll: the same network either way."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
 from harness import array
 
 from keras_preact import InputError
-from keras_preact.layers import ResidualUnit, UnitStack
+from keras_preact.layers import EncoderBlock, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, feature_maps, freeze, imagenet_resnet, multiply_adds, roll, unroll
+from keras_preact.models.rolling import graphs
 from keras_preact.models.summary import summarize
 
 X = np.random.default_rng(6).normal(size=(8, 16, 16, 3)).astype("float32")
@@ -156,10 +159,308 @@ def test_depth_1001_both_ways():
     np.testing.assert_allclose(array(unroll(rolled)(x)), array(rolled(x)), rtol=1e-3, atol=1e-3)
 
 
+# ---- calls --------------------------------------------------------------------------------------------------------
+
+
+def blocks(*options, tap=False, masks=2):
+    """Return a network with a row of blocks; each is given the number of the mask that it is called with, or `None`."""
+    x, *given = inputs = [keras.Input((5, 4)), *(keras.Input((5,), dtype="bool") for _ in range(masks))]
+    middle = None
+    for number, option in enumerate(options, start=1):
+        mask = {} if option is None else {"mask": given[option]}
+        x = EncoderBlock(2, 8, name=f"stage1_block{number:02d}")(x, training=False, **mask)
+        middle = x if middle is None else middle
+    return keras.Model(inputs, {"last": x, "first": middle} if tap else x)
+
+
+def sequences(masks=2):
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(3, 5, 4)).astype("float32"), *(rng.uniform(size=(3, 5)) < 0.6 for _ in range(masks))]
+
+
+def test_masks_and_flags_reach_the_units():
+    model = blocks(1, 1, tap=True)
+    with pytest.raises(InputError, match="nothing to roll"):
+        roll(model)
+    model = blocks(1, 1, 1)
+    rolled = roll(model)
+    assert len(rolled.layers) == len(model.layers) - 2
+    for other in (rolled, unroll(rolled)):
+        np.testing.assert_allclose(array(other(sequences())), array(model(sequences())), rtol=1e-5, atol=1e-5)
+
+
+def test_units_that_are_called_in_different_ways_stay():
+    model = blocks(0, 0, 1, 1)
+    rolled = roll(model)
+    assert [layer.repeats for layer in rolled.layers if isinstance(layer, UnitStack)] == [2, 2]
+    np.testing.assert_allclose(array(rolled(sequences())), array(model(sequences())), rtol=1e-5, atol=1e-5)
+
+
+def test_units_that_are_called_twice_or_asked_for_training_stay():
+    inputs = keras.Input((8, 8, 4))
+    unit = ResidualUnit(4)
+    with pytest.raises(InputError, match="nothing to roll"):
+        roll(keras.Model(inputs, unit(ResidualUnit(4)(unit(inputs)))))
+    with pytest.raises(InputError, match="nothing to roll"):
+        roll(keras.Model(inputs, ResidualUnit(4)(ResidualUnit(4)(inputs), training=True)))
+
+
+def test_rows_side_by_side_and_in_a_model_inside():
+    inside = keras.Input((8, 8, 4))
+    backbone = keras.Model(inside, ResidualUnit(4, name="b2")(ResidualUnit(4, name="b1")(inside)), name="backbone")
+    inputs = keras.Input((8, 8, 4))
+    sides = [ResidualUnit(4, name=f"{side}_2")(ResidualUnit(4, name=f"{side}_1")(inputs)) for side in "lr"]
+    model = keras.Model(inputs, [backbone(backbone(sides[0])), sides[1]])
+    rolled = roll(model)
+    names = [layer.name for graph in graphs(rolled) for layer in graph.layers if isinstance(layer, UnitStack)]
+    assert sorted(names) == ["b1_stack", "l_stack", "r_stack"]
+    assert_same_outputs(model, rolled, X[:2, :8, :8, [0, 1, 2, 0]])
+    assert_same_outputs(model, unroll(rolled), X[:2, :8, :8, [0, 1, 2, 0]])
+
+
+def test_names_that_are_taken():
+    inputs = keras.Input((8, 8, 4))
+    x = UnitStack(ResidualUnit(4), 2, rolled=True, name="stage1_stack")(inputs)
+    model = keras.Model(inputs, keras.layers.ReLU(name="stage1_unit02")(x))
+    assert [layer.name for layer in unroll(model).layers[1:]] == ["stage1_unit01", "stage1_unit02_2", "stage1_unit02"]
+
+
+# ---- compiled models ----------------------------------------------------------------------------------------------
+
+
+def tiny(**options):
+    return cifar_resnet(20, input_shape=(8, 8, 3), **options)
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_losses_and_metrics_that_keras_does_not_know(rolled):
+    def distance(y, logits):
+        return keras.ops.mean(keras.ops.abs(logits), axis=-1)
+
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1
+
+        def get_config(self):
+            return {}
+
+    for loss in (distance, lambda y, logits: keras.ops.mean(logits**2, axis=-1)):
+        model = tiny(rolled=rolled)
+        metrics = [distance, keras.metrics.MeanMetricWrapper(distance, name="mean")]
+        model.compile(keras.optimizers.SGD(Schedule()), loss, metrics=metrics, run_eagerly=True)
+        other = unroll(model) if rolled else roll(model)
+        images, labels = X[:, :8, :8], np.zeros((8, 1))
+        results = [network.evaluate(images, labels, verbose=0, return_dict=True) for network in (model, other)]
+        assert results[0].keys() == results[1].keys()
+        np.testing.assert_allclose(list(results[0].values()), list(results[1].values()), rtol=1e-4)
+        assert float(other.optimizer.learning_rate) == np.float32(0.1)
+        assert other.optimizer is not model.optimizer
+
+
+def test_an_optimizer_that_cannot_be_copied_is_named():
+    class Secretive(keras.optimizers.SGD):
+        def __init__(self, secret, **kwargs):
+            super().__init__(**kwargs)
+
+    model = tiny(rolled=False)
+    model.compile(Secretive(1), "mse")
+    with pytest.raises(InputError, match="the Secretive 'secretive' cannot be copied"):
+        roll(model)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_loss_scale_stays_whatever_the_policy_is_now(scaled):
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model = tiny(rolled=False)
+        model.compile("sgd", "mse", auto_scale_loss=scaled)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    rolled = roll(model)
+    for other in (rolled, unroll(rolled)):
+        assert isinstance(other.optimizer, keras.optimizers.LossScaleOptimizer) == scaled
+        assert other.dtype_policy.name == "mixed_float16"
+
+
+def test_a_model_of_ones_own_class_stays_one():
+    class Doubled(keras.Model):
+        def compute_loss(self, *args, **kwargs):
+            return 2 * super().compute_loss(*args, **kwargs)
+
+    plain = tiny(rolled=False)
+    model = Doubled(plain.input, plain.output)
+    model.trainable = False
+    assert isinstance(roll(model), Doubled)
+    assert roll(model).trainable_variables == []
+
+
+def test_losses_of_outputs_by_name():
+    inputs = keras.Input((8, 8, 4))
+    x = ResidualUnit(4, name="body_2")(ResidualUnit(4, name="body_1")(inputs))
+    model = keras.Model(inputs, [x, keras.layers.ReLU(name="last")(inputs)])
+    model.compile("sgd", {"body_2": "mse", "last": "mae"}, loss_weights={"body_2": 2.0, "last": 1.0}, jit_compile=False)
+    images = X[:, :8, :8, [0, 1, 2, 0]]
+    losses = [network.evaluate(images, [images, images], verbose=0)[0] for network in (model, roll(model))]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+# ---- any graph ----------------------------------------------------------------------------------------------------
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Block(keras.layers.Layer):
+    """The smallest block that shows how it was called: a masked residual, and other statistics in training."""
+
+    changes_shape = False
+
+    def __init__(self, scale=0.5, **kwargs):
+        super().__init__(**kwargs)
+        self.scale = scale
+        self.supports_masking = True
+
+    def build(self, input_shape):
+        self.dense = keras.layers.Dense(input_shape[-1], "tanh", name="dense")
+        self.norm = keras.layers.BatchNormalization(name="norm")
+        for layer in (self.dense, self.norm):
+            layer.build(input_shape)
+            layer.trainable = self.trainable
+
+    def call(self, x, mask=None, training=None):
+        residual = self.norm(self.dense(x), training=training)
+        if mask is not None:
+            residual = residual * keras.ops.cast(mask, residual.dtype)[..., None]
+        return x + self.scale * residual
+
+    def residual_layers(self):
+        return {"": self}
+
+    def get_config(self):
+        return {**super().get_config(), "scale": self.scale}
+
+
+class Graphs:
+    """Random networks of blocks on sequences, so that any layer can be called on any tensor.
+
+    Blocks are called with masks and flags, shared, frozen, tapped; models are nested, and called twice.
+    """
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.numbers = itertools.count(1)
+
+    def choose(self, *options):
+        return options[self.rng.integers(len(options))]
+
+    def happens(self, probability):
+        return self.rng.uniform() < probability
+
+    def options(self, masks):
+        options = {"mask": self.choose(*masks)} if self.happens(0.4) else {}
+        return options | ({"training": False} if self.happens(0.4) else {})
+
+    def row(self, x, masks, tensors):
+        """Call two to four blocks in a row: with the same options, or with others now and then."""
+        options, faulty, scale = self.options(masks), self.happens(0.3), self.choose(0.5, 0.5, 0.4)
+        block = self.block(scale)
+        for _ in range(self.rng.integers(2, 5)):
+            x = block(x, **(self.options(masks) if faulty else options))
+            if self.happens(0.1):
+                tensors.append(x)
+            if not (faulty and self.happens(0.3)):
+                block = self.block(scale)
+        return x
+
+    def block(self, scale):
+        block = Block(scale, name=f"stage_block{next(self.numbers):02d}")
+        block.trainable = self.happens(0.9)
+        return block
+
+    def model(self, depth=1):
+        inputs = [keras.Input((5, 4)), keras.Input((5,), dtype="bool"), keras.Input((5,), dtype="bool")]
+        x, *masks = inputs
+        tensors = [x]
+        for _ in range(self.rng.integers(1, 3)):
+            x = self.row(tensors[-1], masks, tensors)
+            kind = self.choose("dense", "stack", "nested", "add")
+            if kind == "nested" and depth:
+                inside = self.model(depth - 1)
+                for _ in range(1 + self.happens(0.3)):
+                    x = keras.tree.flatten(inside([x, *masks]))[-1]
+            elif kind == "stack":
+                name = f"stage{next(self.numbers)}_stack"
+                x = UnitStack(self.block(0.5), 3, rolled=True, name=name)(x, **self.options(masks))
+            elif kind == "add":
+                x = x + 0.5 * self.choose(*tensors)
+            else:
+                x = keras.layers.Dropout(0.2, seed=3)(keras.layers.Dense(4, name=f"dense{next(self.numbers)}")(x))
+            tensors.append(x)
+        outputs = self.choose(x, [x, self.choose(*tensors)], {"b": x, "a": self.choose(*tensors)})
+        return keras.Model(inputs, outputs, name=f"model{next(self.numbers)}")
+
+    def inputs(self):
+        masks = [self.rng.uniform(size=(3, 5)) < 0.6 for _ in range(2)]
+        return [self.rng.normal(size=(3, 5, 4)).astype("float32"), *masks]
+
+
+def plain(model):
+    return (
+        unroll(model)
+        if any(isinstance(layer, UnitStack) for graph in graphs(model) for layer in graph.layers)
+        else model
+    )
+
+
+def assert_same_outputs(model, other, inputs):
+    for options in ({}, {"training": False}):
+        expected, found = model(inputs, **options), other(inputs, **options)
+        keras.tree.assert_same_structure(found, expected)
+        for mine, its in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
+            np.testing.assert_allclose(array(mine), array(its), rtol=1e-5, atol=1e-5 * np.abs(array(its)).max())
+
+
+def assert_same_training(models, inputs):
+    """Take one step of SGD with each: what it changes are gradients and moving statistics."""
+    targets = keras.tree.map_structure(lambda y: np.zeros(y.shape, "float32"), models[0](inputs))
+    losses = [model.train_on_batch(inputs, targets, return_dict=True)["loss"] for model in models]
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+    for model in models[1:]:
+        for mine, its in zip(weights(plain(model)), weights(plain(models[0])), strict=True):
+            np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-5)
+
+
+def check_any_graph(seeds):
+    """Roll and unroll random networks; return how many stacks there are in the rolled ones that were not before."""
+    stacks = 0
+    for seed in seeds:
+        made = Graphs(seed)
+        model, inputs = made.model(), made.inputs()
+        model.compile(keras.optimizers.SGD(1.0), "mse", run_eagerly=True)
+        models = [model]
+        for change in (roll, unroll):
+            try:
+                models.append(change(model))
+            except InputError as error:
+                assert "nothing to roll" in str(error) or "unrolled already" in str(error)
+                continue
+            assert_same_outputs(model, models[-1], inputs)
+            stacks += len(models[-1].layers) < len(model.layers)
+        assert_same_training(models, inputs)
+    return stacks
+
+
+def test_any_graph():
+    assert check_any_graph(range(4)) > 1
+
+
+@pytest.mark.slow
+def test_any_graph_of_hundreds():
+    assert check_any_graph(range(150)) > 20
+
+
 def test_errors():
     with pytest.raises(InputError, match="nothing to roll"):
         roll(cifar_resnet(8))
-    with pytest.raises(InputError, match="written out already"):
+    with pytest.raises(InputError, match="unrolled already"):
         unroll(cifar_resnet(20, rolled=False))
     with pytest.raises(InputError, match="only functional"):
         roll(keras.Sequential([keras.layers.Dense(2)]))
