@@ -316,7 +316,7 @@ def again(thing: Any, **changes: Any) -> Any:
     """Return a new layer, optimizer or metric of the same configuration, with some changes."""
     # Classes and functions that the object holds need not be registered with Keras.
     held = [value for part in (thing, getattr(thing, "inner_optimizer", thing)) for value in vars(part).values()]
-    known = {type(value).__name__: type(value) for value in held}
+    known: dict[str, Any] = {type(value).__name__: type(value) for value in held}
     known |= {value.__name__: value for value in held if inspect.isfunction(value)}
     try:
         with keras.saving.CustomObjectScope(known):
