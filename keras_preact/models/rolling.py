@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -271,10 +271,13 @@ def rewired(model: keras.Model, replacements: Replacements) -> keras.Model:
     copies: dict[Any, Any] = {}
     copy = _copy(model, replacements, copies)
     for old, new in reversed(copies.items()):  # models before what is in them: freezing reaches down
-        inside = graph_of(old) is None and hasattr(old, "_flatten_layers")
-        if inside:
+        if not isinstance(old, keras.layers.Layer):
+            continue  # an operation of `keras.ops`
+        pairs: Iterable[tuple[Any, Any]] = [(old, new)]
+        if graph_of(old) is None:
             new.set_weights(old.get_weights())
-        for mine, its in zip(*(x._flatten_layers() if inside else [x] for x in (old, new)), strict=True):
+            pairs = zip(old._flatten_layers(), new._flatten_layers(), strict=True)
+        for mine, its in pairs:
             if its.trainable != mine.trainable:
                 its.trainable = mine.trainable
             for generator, copied in zip(mine._seed_generators, its._seed_generators, strict=True):
@@ -313,7 +316,7 @@ def again(thing: Any, **changes: Any) -> Any:
     """Return a new layer, optimizer or metric of the same configuration, with some changes."""
     # Classes and functions that the object holds need not be registered with Keras.
     held = [value for part in (thing, getattr(thing, "inner_optimizer", thing)) for value in vars(part).values()]
-    known = {type(value).__name__: type(value) for value in held}
+    known: dict[str, Any] = {type(value).__name__: type(value) for value in held}
     known |= {value.__name__: value for value in held if inspect.isfunction(value)}
     try:
         with keras.saving.CustomObjectScope(known):

@@ -208,8 +208,7 @@ class Graphs:
         x = tensors[self.rng.integers(max(len(tensors) - 3, 0), len(tensors))]
         kind = self.choose("pair", "pair", "pair", "conv", "norm", "unit", "again", "add", "dropout")
         if kind == "add":
-            new = [keras.layers.Add()]
-            x = [x, self.choose(*tensors)]
+            new, x = [keras.layers.ReLU()], keras.ops.add(x, self.choose(*tensors))
         else:
             new = {
                 "pair": lambda: [self.convolution(), self.norm()],

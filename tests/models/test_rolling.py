@@ -411,7 +411,7 @@ class Graphs:
                 name = f"stage{next(self.numbers)}_stack"
                 x = UnitStack(self.block(0.5), 3, rolled=True, name=name)(x, **self.options(masks))
             elif kind == "add":
-                x = keras.layers.Add()([x, self.choose(*tensors)])
+                x = x + 0.5 * self.choose(*tensors)
             else:
                 x = keras.layers.Dropout(0.2, seed=3)(keras.layers.Dense(4, name=f"dense{next(self.numbers)}")(x))
             tensors.append(x)

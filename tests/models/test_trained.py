@@ -159,3 +159,14 @@ def test_a_mean_of_all_pixels_goes_along_and_one_of_each_pixel_does_not():
 def test_what_cannot_be_done_is_refused(act, words):
     with pytest.raises(InputError, match=words):
         act(cifar_resnet(8, input_shape=(8, 8, 3)))
+
+
+def test_resized_keeps_the_loss_scale_whatever_the_policy_is_now():
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        network = cifar_resnet(8)
+    finally:
+        keras.config.set_dtype_policy("float32")
+    larger = resized(network, 16)
+    larger.compile("sgd", "mse")
+    assert isinstance(larger.optimizer, keras.optimizers.LossScaleOptimizer)
