@@ -150,6 +150,18 @@ def assert_equal_stacks(stack, other, images, tolerance):
             np.testing.assert_allclose(mine[name], others[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def damaged(content, rng):
+    """Return a file's content with one bit flipped, or cut short, at a place drawn from all of it."""
+    if rng.random() < 0.2:
+        return content[: rng.integers(len(content))]
+    changed = bytearray(content)
+    changed[rng.integers(len(changed))] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
 # ---- runs ----------------------------------------------------------------------------------------------------------
 
 

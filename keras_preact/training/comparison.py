@@ -104,7 +104,7 @@ def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
 def _finished(path: Path, config: RunConfig, callbacks: Sequence[keras.callbacks.Callback]) -> RunFolder:
     """Return a run of a comparison, finished: it was, or it goes on, or it begins."""
     run = RunFolder(path)
-    if not run.record_path.exists():
+    if not run.exists():
         return start(config, path, callbacks=callbacks)
     return run if run.record()["status"] == "finished" else resume(path, callbacks=callbacks)
 

@@ -3,7 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from harness import disturb
+from harness import damaged, disturb
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -85,21 +85,12 @@ def test_files_of_another_kind_are_refused(path, content):
         load_safetensors(cifar_resnet(8), path)
 
 
-def flipped(content, rng):
-    """The content with one bit flipped, or cut short: the place drawn over all of it."""
-    damaged = bytearray(content)
-    if rng.random() < 0.2:
-        return bytes(damaged[: rng.integers(len(damaged))])
-    damaged[rng.integers(len(damaged))] ^= 1 << rng.integers(8)
-    return bytes(damaged)
-
-
 def test_a_file_of_ours_that_is_damaged_is_refused_or_equal(path):
     saved, loaded = cifar_resnet(8), cifar_resnet(8)
     save_safetensors(saved, path)
     content, rng, refused = path.read_bytes(), np.random.default_rng(0), 0
     for _ in range(60):
-        path.write_bytes(flipped(content, rng))
+        path.write_bytes(damaged(content, rng))
         try:
             load_safetensors(loaded, path)
         except InputError:

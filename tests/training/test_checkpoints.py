@@ -1,14 +1,17 @@
 """Checkpoints: whole or not there, and everything that a run needs."""
 
+import json
 import os
+import zipfile
 
 import keras
 import numpy as np
 import pytest
-from harness import array
+from harness import array, damaged
 
 from keras_preact import InputError
 from keras_preact.training import Checkpoint
+from keras_preact.training.checkpoints import newest_notes, save_model
 
 
 def model(units=3):
@@ -163,3 +166,77 @@ def test_a_checkpoint_without_its_description_is_passed_over(tmp_path):
     checkpoint.save(1)
     np.savez(tmp_path / "step-000000002.npz", weights=np.zeros(3))
     assert checkpoint.restore() == 1
+
+
+def test_notes_come_back_with_the_state_that_they_were_saved_with(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    assert newest_notes(tmp_path) == {}
+    checkpoint.save(1, {"rows": [1.5]})
+    newest = checkpoint.save(2, {"rows": [1.5, 2.5]})
+    assert newest_notes(tmp_path) == {"rows": [1.5, 2.5]}
+    assert checkpoint.restore() == 2 and checkpoint.notes == {"rows": [1.5, 2.5]}
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert newest_notes(tmp_path) == {"rows": [1.5]}
+    assert checkpoint.restore() == 1 and checkpoint.notes == {"rows": [1.5]}
+
+
+def test_an_array_whose_header_asks_for_less_than_was_written_is_noticed(tmp_path):
+    """NumPy would read half of the numbers, and stop before the checksum is compared."""
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    newest = checkpoint.save(2)
+    content = newest.read_bytes()
+    newest.write_bytes(content.replace(b"'<f4'", b"'<f2'"))
+    assert newest.read_bytes() != content and checkpoint.restore() == 1
+
+
+def state(checkpoint):
+    return [array(variable).tobytes() for variable in checkpoint.variables()]
+
+
+def damage(checkpoint, newest, times):
+    """Damage the newest checkpoint again and again; return how often it was refused for the one before."""
+    states = {}
+    for path in checkpoint.files():
+        step = int(path.stem[5:])
+        others = [other for other in checkpoint.files() if other > path]
+        for other in others:
+            other.rename(other.with_suffix(".aside"))
+        assert checkpoint.restore() == step
+        states[step] = state(checkpoint)
+        for other in others:
+            other.with_suffix(".aside").rename(other)
+    content, rng, refused = newest.read_bytes(), np.random.default_rng(0), 0
+    for _ in range(times):
+        newest.write_bytes(damaged(content, rng))
+        step = checkpoint.restore()
+        assert state(checkpoint) == states[step] and checkpoint.notes == {"step": step}
+        refused += step == min(states)
+    newest.write_bytes(content)
+    return refused
+
+
+def test_a_damaged_checkpoint_is_passed_over_or_equal(tmp_path, times=40):
+    made = model()
+    checkpoint = Checkpoint(tmp_path, made)
+    checkpoint.save(1, {"step": 1})
+    train(made, 2)
+    refused = damage(checkpoint, checkpoint.save(3, {"step": 3}), times)
+    assert times / 2 < refused < times
+
+
+@pytest.mark.slow
+def test_400_damaged_checkpoints_are_passed_over_or_equal(tmp_path):
+    test_a_damaged_checkpoint_is_passed_over_or_equal(tmp_path, 400)
+
+
+# ---- the trained model -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_file_has_neither_times_nor_addresses(tmp_path):
+    save_model(model(), tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert "date_saved" not in json.loads(archive.read("metadata.json"))
+        config = archive.read("config.json").decode()
+    assert '"shared_object_id": 0' in config and str(id(model))[:6] not in config
