@@ -3,7 +3,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from harness import damaged, disturb
+from harness import SOME_OR_MANY, assert_refused_or_equal, disturb
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
@@ -85,19 +85,15 @@ def test_files_of_another_kind_are_refused(path, content):
         load_safetensors(cifar_resnet(8), path)
 
 
-def test_a_file_of_ours_that_is_damaged_is_refused_or_equal(path):
-    saved, loaded = cifar_resnet(8), cifar_resnet(8)
-    save_safetensors(saved, path)
-    content, rng, refused = path.read_bytes(), np.random.default_rng(0), 0
-    for _ in range(60):
-        path.write_bytes(damaged(content, rng))
-        try:
-            load_safetensors(loaded, path)
-        except InputError:
-            refused += 1
-        else:
-            assert all(np.array_equal(a, b) for a, b in zip(values(saved), values(loaded), strict=True))
-    assert refused > 50
+@SOME_OR_MANY
+def test_a_file_of_ours_that_is_damaged_is_refused_or_equal(times, path):
+    def loaded():
+        load_safetensors(model, path)
+        return [value.tobytes() for value in values(model)]
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), keras.layers.BatchNormalization()])
+    save_safetensors(model, path)
+    assert assert_refused_or_equal(path, loaded, times) > 0.6 * times
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0])

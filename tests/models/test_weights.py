@@ -6,11 +6,11 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from harness import array, disturb
+from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb
 
 from keras_preact import InputError
 from keras_preact.interop import save_safetensors
-from keras_preact.models import cifar_resnet
+from keras_preact.models import cifar_resnet, load_model
 from keras_preact.models.weights import ENDINGS, load_weights
 
 KINDS = {
@@ -135,6 +135,17 @@ def test_weights_that_are_not_finite_are_named(networks, tmp_path, value, words)
         network(weights=path)
 
 
+def test_a_model_with_weights_that_are_not_finite_is_refused(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(3e38))]
+    )
+    path = write(model, tmp_path / "large.keras")
+    assert array(load_model(path).weights[1]) == np.float32(3e38)
+    model.weights[1].assign([np.inf])
+    with pytest.raises(InputError, match=r"bias in large.keras holds values that are NaN or infinite"):
+        load_model(write(model, path))
+
+
 def test_weights_of_half_precision_load(tmp_path):
     """HDF5 has no bfloat16; Keras writes its bytes."""
     dtype = keras.DTypePolicy("bfloat16")
@@ -191,6 +202,25 @@ def test_a_flipped_bit_in_a_keras_file_is_found(networks, tmp_path):
     path.write_bytes(content)
     with pytest.raises(InputError, match="Bad CRC-32"):
         network(weights=path)
+
+
+@SOME_OR_MANY
+@pytest.mark.parametrize("what", ["model", "weights"])
+def test_a_damaged_keras_file_is_refused_or_equal(what, times, tmp_path):
+    inputs = keras.Input((8,))
+    model = keras.Model(
+        inputs, keras.layers.Dense(3, name="last")(keras.layers.BatchNormalization(name="norm")(inputs))
+    )
+    path = write(model, tmp_path / "model.keras")
+
+    def loaded():
+        if what == "weights":
+            load_weights(model, path)
+            return [value.tobytes() for value in values(model)]
+        found = load_model(path)
+        return found.get_config(), [value.tobytes() for value in values(found)]
+
+    assert assert_refused_or_equal(path, loaded, times) > 0.4 * times
 
 
 def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(tmp_path):
