@@ -203,7 +203,7 @@ class RunFolder:
             raise InputError(f"{self.path} holds several runs; name one of them: {', '.join(record['runs'])}")
         if kind != "training":
             raise InputError(f"{self.path} holds no training ({kind}); name a folder that `train` made")
-        if missing := [key for key in ("status", "config", "data") if key not in record]:
+        if missing := [key for key in ("status", "config") if key not in record]:
             raise InputError(f"{self.record_path} lacks {', '.join(missing)}; {self._remedy()}")
         return record
 
