@@ -685,7 +685,7 @@ def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
         return {"network": options.model, "options": _network_options(options.model, options)}, "at initialization"
     if not path.is_dir():
         return {"file": path.name}, f"as saved in {path.name}"
-    config = RunConfig.from_dict(RunFolder.open(path).record()["config"])
+    config = RunConfig.from_dict(RunFolder.open(path).training()["config"])
     trained = f"trained for {config.recipe.steps:,} steps of {config.recipe.batch_size} on {config.dataset}"
     return {**config.to_dict(), "data_dir": None}, trained
 

@@ -36,7 +36,7 @@ def stop_in_one_line() -> None:
 
 
 _standard_error = [2]
-"""Descriptors of the standard error, the last one in use: while log lines are held back, 2 is the file that holds them."""
+"""Descriptors of the standard error, the last one in use: while log lines are held back, 2 is a file of them."""
 
 
 def _stop(number: int, frame: Any) -> None:

@@ -7,6 +7,7 @@ import signal
 
 import keras
 import numpy as np
+import pytest
 
 POLICIES = ("float32", "mixed_float16", "mixed_bfloat16")
 TO_CHANNELS_FIRST = (0, 3, 1, 2)
@@ -148,6 +149,41 @@ def assert_equal_stacks(stack, other, images, tolerance):
         assert mine.keys() == others.keys()
         for name in mine:
             np.testing.assert_allclose(mine[name], others[name], rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+SOME_OR_MANY = pytest.mark.parametrize("times", [50, pytest.param(1000, marks=pytest.mark.slow)])
+"""For tests of damaged files: a sample each time, many in the slow tests (`pytest -m slow -s` prints the counts)."""
+
+
+def damaged(content, rng):
+    """Return a file's content with one bit flipped, or cut short, at a place drawn from all of it."""
+    if rng.random() < 0.2:
+        return content[: rng.integers(len(content))]
+    changed = bytearray(content)
+    changed[rng.integers(len(changed))] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def assert_refused_or_equal(path, read, times, equal=lambda found, expected: found == expected):
+    """Damage a file again and again: it must be refused in one sentence, or read as before. Return how often each."""
+    from keras_preact import InputError
+
+    content, expected, rng, refused = path.read_bytes(), read(), np.random.default_rng(0), 0
+    for _ in range(times):
+        path.write_bytes(damaged(content, rng))
+        try:
+            found = read()
+        except InputError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        else:
+            assert equal(found, expected)
+    path.write_bytes(content)
+    print(f"{path.name}: of {times} damaged files {refused} refused, {times - refused} equal")
+    return refused
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------

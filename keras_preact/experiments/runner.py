@@ -38,7 +38,7 @@ class Job:
     @property
     def is_begun(self) -> bool:
         """Whether it was begun and can be resumed."""
-        return self.run is None and (self.path / "run.json").exists()
+        return self.run is None and RunFolder(self.path).exists()
 
     @property
     def state(self) -> str:
@@ -104,7 +104,7 @@ def plan(
 
 def _as_begun(job: Job) -> Job:
     """Return the job with the configuration it was begun with, which may differ in precision and data folder."""
-    begun = RunConfig.from_dict(RunFolder.open(job.path).record()["config"])
+    begun = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
     if identity(begun) != identity(job.config):
         raise InputError(f"{job.path} holds another run than {job.row.name}'s; name another folder by --out")
     return Job(job.row, begun, job.path, None)

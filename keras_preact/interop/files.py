@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_preact.errors import InputError, check_choice
+from keras_preact.models.weights import Variable, check_equal_variables, finite
 from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")
+CHECKSUM = "sha256"
+"""Entry of a file's metadata with the checksum of its tensors. Files of other programs have none, and load without."""
 
 
 def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32") -> None:
@@ -48,8 +53,9 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         tensors[variable.path] = np.ascontiguousarray(value.astype(dtype))
     path = Path(path)
     aside = path.with_name(path.name + ".partial")
+    metadata = {"model": model.name, "keras_preact": __version__, CHECKSUM: checksum(tensors)}
     try:
-        save_file(tensors, aside, metadata={"model": model.name, "keras_preact": __version__})
+        save_file(tensors, aside, metadata=metadata)
         aside.replace(path)
     except (SafetensorError, OSError) as error:
         aside.unlink(missing_ok=True)
@@ -78,17 +84,15 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     >>> bool(keras.ops.all(ours.get_layer("logits").kernel == theirs.get_layer("logits").kernel))
     True
     """
+    path = Path(path)
     weights = {variable.path: variable for variable in _weights(model)}
-    tensors = read_safetensors(Path(path))
-    _refuse_other_names(path, model, set(weights), set(tensors))
+    tensors = read_safetensors(path)
+    wanted = {name: Variable(name, tuple(variable.shape), variable) for name, variable in weights.items()}
+    found = {name: Variable(name, tensor.shape, tensor) for name, tensor in sorted(tensors.items())}
+    check_equal_variables(path.name, model, wanted, found, _other_way(set(wanted), set(found)))
+    values = {name: finite(tensor, weights[name].dtype, f"{name} in {path.name}") for name, tensor in tensors.items()}
     for name, variable in weights.items():
-        if tensors[name].shape != tuple(variable.shape):
-            raise InputError(
-                f"the weight {name} is {tensors[name].shape} in {Path(path).name} and {tuple(variable.shape)} in "
-                f"{model.name}; build the network with the options of the one that was saved"
-            )
-    for name, variable in weights.items():
-        variable.assign(tensors[name].astype("float32"))
+        variable.assign(values[name])
 
 
 def _weights(model: keras.Model) -> list[Any]:
@@ -97,23 +101,39 @@ def _weights(model: keras.Model) -> list[Any]:
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """Return the tensors of a safetensors file by name.
+
+    Raises:
+        InputError: no such file, another format, or tensors that are not those that were written.
+    """
     if not path.is_file():
         raise InputError(f"there is no file {path}; give the path of a .safetensors file")
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
+    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(tensors):
+        raise InputError(f"{path.name} is damaged: its weights are not those that were written; copy or save it again")
+    return tensors
 
 
-def _refuse_other_names(path: str | Path, model: keras.Model, wanted: set[str], found: set[str]) -> None:
+def checksum(tensors: dict[str, np.ndarray]) -> str:
+    """Return the SHA-256 of tensors: of their names, dtypes, shapes and values.
+
+    >>> checksum({"a": np.zeros(2, "float32")}) == checksum({"a": np.zeros((1, 2), "float32")})
+    False
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(json.dumps([name, tensor.dtype.name, tensor.shape]).encode())
+        digest.update(np.ascontiguousarray(tensor).reshape(-1).view("uint8").data)
+    return digest.hexdigest()
+
+
+def _other_way(wanted: set[str], found: set[str]) -> str:
+    """Return what helps where a file has the weights of rolled units and the network is unrolled, or vice versa."""
     # Of units in a stack that is written out, the names have one part more.
     model_rolled, file_rolled = (any(re.search("_stack/[^/]+$", name) for name in names) for names in (wanted, found))
-    remedy = "" if model_rolled == file_rolled else f", rolled={file_rolled} among them"
-    for differing, what in ((wanted - found, "lacks"), (found - wanted, "has, beyond those of the model,")):
-        if names := sorted(differing):
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            raise InputError(
-                f"{Path(path).name} {what} {shown}; build {model.name} with the options of the network that was "
-                f"saved{remedy}"
-            )
+    return "" if model_rolled == file_rolled else f", rolled={file_rolled} among them"

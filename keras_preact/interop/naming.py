@@ -17,6 +17,7 @@ from keras_preact.layers.stack import UnitStack, named_variables
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import STRIDE_UNITS
 from keras_preact.models.resnet import units_in
+from keras_preact.models.weights import finite
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -236,6 +237,4 @@ def _fitting(array: np.ndarray, value: Any, what: str) -> np.ndarray:
             f"{what} is {array.shape}, and the network's is {tuple(value.shape)}; build it with the same widths, "
             "classes and input channels"
         )
-    if array.dtype.kind != "f" or not np.isfinite(array).all():
-        raise InputError(f"{what} holds values that are no finite numbers; nothing was loaded")
-    return array.astype("float32")
+    return finite(array, value.dtype, what)

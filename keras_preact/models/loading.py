@@ -20,6 +20,7 @@ from keras.src.backend.common import global_state
 
 from keras_preact.errors import InputError
 from keras_preact.models.trained import refuse_other_pixels
+from keras_preact.models.weights import finite
 
 MEMBERS = {"metadata.json", "config.json", "model.weights.h5"}
 TRUSTED_PARTS = {
@@ -40,7 +41,8 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
 
     Raises:
         InputError: no such file, one that is damaged, or one that holds more than a network needs: code, a foreign
-            class, a path out of the archive, a link to another file, or sizes that it has no data for.
+            class, a path out of the archive, a link to another file, sizes that it has no data for, or weights that
+            are not finite.
 
     Example:
 
@@ -57,12 +59,16 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
     try:
         _check_archive(path)
         with _policy_of(path):
-            return refuse_other_pixels(keras.models.load_model(path, compile=compile, safe_mode=True))
+            model = refuse_other_pixels(keras.models.load_model(path, compile=compile, safe_mode=True))
     except InputError:
         raise
     except Exception as error:  # what a damaged file brings up in Keras can be anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path.name} cannot be loaded as a Keras model ({reason}); save it again") from None
+    for variable in model.weights:
+        if keras.backend.is_float_dtype(variable.dtype):
+            finite(keras.ops.convert_to_numpy(variable), variable.dtype, f"{variable.path} in {path.name}")
+    return model
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from keras_preact.layers.shortcuts import get_shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions
+from keras_preact.models.weights import load_weights
 
 POOLINGS = ("avg", "max")
 
@@ -384,13 +385,14 @@ def _load_weights(model: keras.Model, weights: str | Path) -> None:
     if not path.exists():
         raise InputError(
             f"weights={str(weights)!r} is neither None nor a weights file that exists; no trained weights are "
-            "downloaded: give the path of a .weights.h5 file"
+            "downloaded: give the path of a .weights.h5, .keras or .safetensors file"
         )
     try:
-        model.load_weights(path)
-    except (ValueError, OSError, KeyError) as error:
-        remedy = _other_way(model, path)
-        raise InputError(f"the weights in {path.name} do not fit {model.name}{remedy}: {error}") from error
+        load_weights(model, path)
+    except InputError as error:
+        if remedy := _other_way(model, path):
+            raise InputError(f"the weights in {path.name} do not fit {model.name}{remedy}: {error}") from error
+        raise
 
 
 def _other_way(model: keras.Model, path: Path) -> str:

@@ -7,10 +7,12 @@ stub where the last good file was.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import zipfile
 import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ import numpy as np
 from keras_preact.errors import InputError
 from keras_preact.training.runs import PARTIAL, writing, written_aside
 
+ABOUT = "about"
+"""Name of the entry that says what the others are."""
 KEPT = 2
 """Checkpoints kept: the newest, and the one before it."""
 
@@ -32,6 +36,9 @@ class Checkpoint:
     Args:
         folder: where the files stand; made when first needed.
         model: a compiled model whose optimizer and metrics are built, as they are after one step of training.
+
+    Attributes:
+        notes: what was saved with the state that `restore` loaded; empty before.
 
     Example:
 
@@ -49,6 +56,7 @@ class Checkpoint:
     def __init__(self, folder: Path, model: keras.Model) -> None:
         self.folder = Path(folder)
         self.model = model
+        self.notes: dict[str, Any] = {}
 
     def variables(self) -> list[Any]:
         """Return every variable of the run once, in an order that depends on the model alone."""
@@ -64,8 +72,8 @@ class Checkpoint:
         """Return the variables' names without the numbers by which Keras tells equal names in one process apart."""
         return [re.sub(r"_\d+(?=_|$)", "", variable.name) for variable in self.variables()]
 
-    def save(self, step: int) -> Path:
-        """Write the state after `step` steps; return the file.
+    def save(self, step: int, notes: Mapping[str, Any] | None = None) -> Path:
+        """Write the state after `step` steps, and notes of plain data beside it; return the file.
 
         Written aside, flushed, renamed: at every instant the folder holds a whole checkpoint, if it ever held one.
 
@@ -78,9 +86,10 @@ class Checkpoint:
             for left in self.folder.glob(f"*{PARTIAL}"):  # by a save that was killed
                 left.unlink()
         arrays: Any = {f"{i:05d}": _array(variable) for i, variable in enumerate(self.variables())}
-        about = {"step": step, "names": self._names()}
+        about = {"step": step, "names": self._names(), "notes": dict(notes or {})}
+        arrays[ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         with written_aside(path, path.with_suffix(PARTIAL)) as aside, open(aside, "wb") as file:
-            np.savez(file, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+            np.savez(file, **arrays)
         with writing(path):
             for old in self.files()[:-KEPT]:
                 old.unlink()
@@ -88,7 +97,7 @@ class Checkpoint:
 
     def files(self) -> list[Path]:
         """Return the checkpoint files, oldest first."""
-        return sorted(self.folder.glob("step-*.npz"))
+        return _files(self.folder)
 
     def last_step(self) -> int | None:
         """Return the number of steps after which the newest checkpoint was written; `None` where there is none."""
@@ -101,21 +110,19 @@ class Checkpoint:
         Raises:
             InputError: a checkpoint of another network, or checkpoints of which none can be read.
         """
-        files = self.files()
-        for path in reversed(files):
-            try:
-                contents = _read(path)
-            except (OSError, ValueError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error):
-                continue  # cut short or altered: the one before it is whole
+        for path, contents in _readable(self.folder):
             return self._assign(path, contents)
-        if files:
-            raise InputError(f"no checkpoint in {self.folder} can be read; start the run again in another folder")
+        if self.files():
+            raise InputError(
+                f"no checkpoint in {self.folder} can be read: they are damaged, or of another version of keras_preact; "
+                "start the run again in another folder"
+            )
         return 0
 
     def _assign(self, path: Path, contents: dict[str, np.ndarray]) -> int:
-        about = json.loads(contents.pop("about").tobytes())
+        about = _about(contents)
         variables = self.variables()
-        arrays = [contents[key] for key in sorted(contents)]
+        arrays = [contents[key] for key in sorted(contents) if key != ABOUT]
         if about["names"] != self._names() or [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
             raise InputError(
                 f"the checkpoint {path.name} belongs to another network or optimizer; resume with the run's own "
@@ -123,6 +130,7 @@ class Checkpoint:
             )
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
+        self.notes = about["notes"]
         return int(about["step"])
 
 
@@ -132,13 +140,70 @@ def _array(variable: Any) -> np.ndarray:
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
+def newest_notes(folder: Path) -> dict[str, Any]:
+    """Return the notes of the newest checkpoint in a folder that is whole; nothing where there is none."""
+    return next((_about(contents)["notes"] for _, contents in _readable(folder)), {})
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.npz"))
+
+
+def _readable(folder: Path) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
+    """Yield the checkpoints that can be read, newest first, with their contents."""
+    for path in reversed(_files(folder)):
+        try:
+            yield path, _read(path)
+        except (OSError, ValueError, KeyError, EOFError, MemoryError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            continue  # cut short or altered: the one before it is whole
+
+
 def _read(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         # They are written without compression: what unpacks to more than the file is not one of them.
         if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
             raise ValueError(f"{path.name} unpacks to more than it is")
-    with np.load(path, allow_pickle=False) as data:
-        contents = {key: data[key] for key in data.files}
-    if "about" not in contents:
-        raise ValueError(f"{path.name} does not say what it is of")
+        # Whole members, for only what is read to its end is compared with its checksum. NumPy stops earlier if an
+        # altered header asks for less.
+        files = {name: io.BytesIO(archive.read(name)) for name in archive.namelist()}
+    read = np.lib.format.read_array
+    contents = {name.removesuffix(".npy"): read(file, allow_pickle=False) for name, file in files.items()}
+    if len(_about(contents)["names"]) != len(contents) - 1:
+        raise ValueError(f"{path.name} does not hold what it says")
     return contents
+
+
+def _about(contents: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    about = json.loads(contents[ABOUT].tobytes())
+    if not isinstance(about, dict) or not {"step", "names", "notes"} <= set(about):
+        raise ValueError("it does not say what it is of, or in the words of an older version")
+    return about
+
+
+def save_model(model: keras.Model, path: Path) -> None:
+    """Write a model to a `.keras` file as Keras does, but with equal bytes for equal models.
+
+    Keras's own files differ by the time of day, and by the addresses in memory with which it marks shared objects.
+    """
+    model.save(path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    metadata, config = (json.loads(members[name]) for name in ("metadata.json", "config.json"))
+    metadata.pop("date_saved", None)
+    members["metadata.json"] = json.dumps(metadata).encode()
+    members["config.json"] = json.dumps(_renumbered(config, {})).encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content)  # of 1980, the first year that zip knows
+
+
+def _renumbered(config: Any, numbers: dict[int, int]) -> Any:
+    """Return a configuration with its shared objects numbered in their order."""
+    if isinstance(config, list):
+        return [_renumbered(value, numbers) for value in config]
+    if not isinstance(config, dict):
+        return config
+    return {
+        key: numbers.setdefault(value, len(numbers)) if key == "shared_object_id" else _renumbered(value, numbers)
+        for key, value in config.items()
+    }

@@ -124,7 +124,7 @@ def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
 def _in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks) -> dict[str, RunFolder]:
     """Train an epoch of the run with the fewest steps until all are finished; return their folders."""
     runs = {name: RunFolder(folder.path / name) for name in configs}
-    begun = {name: run.record() if run.record_path.exists() else {} for name, run in runs.items()}
+    begun = {name: run.record() if run.exists() else {} for name, run in runs.items()}
     steps = {name: record.get("step", 0) for name, record in begun.items() if record.get("status") != "finished"}
     asked = StopRequest()
     with handles_signals(asked), ExitStack() as left:

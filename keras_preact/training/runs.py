@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import datetime
 import errno
+import hashlib
 import importlib.metadata
 import io
 import json
@@ -32,6 +33,10 @@ LOCK = ".lock"
 """File by which the system knows that a run is being trained; it means nothing once that process has ended."""
 
 
+CHECKSUM = "sha256"
+"""Entry of run.json with the checksum of all others."""
+FORMAT = 2
+"""Of run.json, by its entry `format`: the first runs wrote neither that nor a checksum, and are read without."""
 PARTIAL = ".partial"
 """Ending of a file that is being written; it is renamed when it is whole."""
 
@@ -109,9 +114,16 @@ class RunFolder:
             InputError: there is no run in that folder.
         """
         folder = cls(path)
-        if not folder.record_path.is_file():
+        if not folder.exists():
             raise InputError(f"{path} is not a run folder (it has no run.json); name a folder that `train` made")
         return folder
+
+    def exists(self) -> bool:
+        """Return whether there is a run: it has a record, or checkpoints, which have a copy of it."""
+        return self.record_path.is_file() or self._has_checkpoints()
+
+    def _has_checkpoints(self) -> bool:
+        return any(self.checkpoints_path.glob("step-*.npz"))
 
     @property
     def record_path(self) -> Path:
@@ -176,15 +188,33 @@ class RunFolder:
         return filelock.FileLock(self.path / LOCK)
 
     def record(self) -> dict[str, Any]:
-        """Return the contents of run.json.
+        """Return the contents of run.json; where it was deleted, of the copy in the newest checkpoint.
 
         Raises:
-            InputError: the file is not JSON.
+            InputError: the file is not JSON, or not as it was written.
         """
+        if not self.record_path.exists() and self._has_checkpoints():
+            return self._copied_record()
         try:
-            return json.loads(self.record_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.record_path} cannot be read: {error}; restore it or start a new run") from None
+            record = json.loads(self.record_path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{self.record_path} cannot be read: {error}; {self._remedy()}") from None
+        if not isinstance(record, dict) or not _is_as_written(record):
+            raise InputError(f"{self.record_path} is damaged, or was edited: it is not as written; {self._remedy()}")
+        return {key: value for key, value in record.items() if key not in ("format", CHECKSUM)}
+
+    def _remedy(self) -> str:
+        if self._has_checkpoints():
+            return f"delete it and run `keras-preact train --resume {self.path}`, which has a copy in its checkpoints"
+        return "restore it or start a new run"
+
+    def _copied_record(self) -> dict[str, Any]:
+        from keras_preact.training.checkpoints import newest_notes  # which imports this module
+
+        record = newest_notes(self.checkpoints_path).get("record")
+        if record is None:
+            raise InputError(f"{self.path} has neither a run.json nor a checkpoint with a copy of it; start a new run")
+        return record
 
     def training(self) -> dict[str, Any]:
         """Return the contents of run.json, of a training.
@@ -194,10 +224,12 @@ class RunFolder:
         """
         record = self.record()
         kind = record.get("kind", "something else")
-        if kind == "comparison":
+        if kind == "comparison" and "runs" in record:
             raise InputError(f"{self.path} holds several runs; name one of them: {', '.join(record['runs'])}")
         if kind != "training":
             raise InputError(f"{self.path} holds no training ({kind}); name a folder that `train` made")
+        if missing := [key for key in ("status", "config") if key not in record]:
+            raise InputError(f"{self.record_path} lacks {', '.join(missing)}; {self._remedy()}")
         return record
 
     def unit(self) -> str:
@@ -221,32 +253,55 @@ class RunFolder:
 
     def update_record(self, **changes: Any) -> dict[str, Any]:
         """Change entries of run.json, aside and renamed, and take out those that are `None`; return all of it."""
-        record = {**(self.record() if self.record_path.exists() else {}), **changes}
+        record = {**(self.record() if self.exists() else {}), **changes}
         record = {key: value for key, value in record.items() if value is not None}
-        write_atomically(self.record_path, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        written = {"format": FORMAT, **record}
+        written[CHECKSUM] = checksum(written)
+        write_atomically(self.record_path, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         return record
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the rows of metrics.csv, numbers as numbers."""
-        if not self.metrics_path.exists():
+        """Return the rows of metrics.csv, numbers as numbers.
+
+        Raises:
+            InputError: rows are not as they were written.
+        """
+        written = self.record().get("metrics", {}) if self.exists() else {}
+        if not written and not self.metrics_path.exists():
             return []
-        with open(self.metrics_path, newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
-        # The last row is cut short where the disk was full: its step was not saved, and comes again.
-        whole = [row for row in rows if not {None, ""} & set(row.values())]
-        return [{key: float(value) for key, value in row.items()} for row in whole]
+        try:
+            # A row that the record does not count is new; its epoch has not been saved yet.
+            lines = self.metrics_path.read_text(encoding="utf-8").splitlines()[: written.get("rows", 10**9) + 1]
+            rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(lines)]
+        except (OSError, ValueError, TypeError, AttributeError, csv.Error) as error:
+            raise InputError(f"{self.metrics_path} cannot be read ({error}); restore it from a copy") from None
+        if written and written.get(CHECKSUM) != checksum(lines):
+            raise InputError(f"{self.metrics_path} is damaged: rows are missing or changed; restore it from a copy")
+        return rows
 
-    def append_metrics(self, row: dict[str, float]) -> None:
-        """Add one row to metrics.csv."""
-        with writing(self.metrics_path), open(self.metrics_path, "a", newline="", encoding="utf-8") as file:
-            _write_rows(file, [row], with_header=not file.tell())
+    def write_metrics(self, rows: Sequence[dict[str, float]]) -> None:
+        """Write metrics.csv, aside and renamed, with these rows."""
+        write_atomically(self.metrics_path, _metrics_text(rows))
 
-    def cut_metrics(self, step: int) -> None:
-        """Drop the rows after `step`: a run that is resumed there writes them again."""
-        if self.metrics_path.exists():
-            text = io.StringIO(newline="")
-            _write_rows(text, [row for row in self.metrics() if row["step"] <= step], with_header=True)
-            write_atomically(self.metrics_path, text.getvalue())
+
+def described(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """Return what run.json says of metrics.csv: the number of its rows and their checksum, whatever its line ends."""
+    return {"rows": len(rows), CHECKSUM: checksum(_metrics_text(rows).splitlines())}
+
+
+def _is_as_written(record: dict[str, Any]) -> bool:
+    if "format" not in record and CHECKSUM not in record:
+        return True
+    return record.get(CHECKSUM) == checksum({key: value for key, value in record.items() if key != CHECKSUM})
+
+
+def checksum(data: Any) -> str:
+    """Return the SHA-256 of plain data, whatever the order of its keys.
+
+    >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1}) != checksum({"a": 2, "b": 1})
+    True
+    """
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 class Onlooker(RunFolder):
@@ -267,10 +322,7 @@ class Onlooker(RunFolder):
     def update_record(self, **changes: Any) -> dict[str, Any]:
         return changes
 
-    def append_metrics(self, row: dict[str, float]) -> None:
-        pass
-
-    def cut_metrics(self, step: int) -> None:
+    def write_metrics(self, rows: Sequence[dict[str, float]]) -> None:
         pass
 
 
@@ -278,11 +330,12 @@ def _taken(path: Path) -> str:
     return f"{path} is being trained by another process; wait for it, stop it first, or name another folder"
 
 
-def _write_rows(file: Any, rows: Sequence[dict[str, float]], with_header: bool) -> None:
-    writer = csv.DictWriter(file, METRICS)
-    if with_header:
-        writer.writeheader()
+def _metrics_text(rows: Sequence[dict[str, float]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, METRICS)
+    writer.writeheader()
     writer.writerows({key: _short(row[key]) for key in METRICS} for row in rows)
+    return text.getvalue()
 
 
 def _short(value: float) -> str:

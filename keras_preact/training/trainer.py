@@ -45,7 +45,7 @@ from keras_preact.models import (
 )
 from keras_preact.models.resnet import with_policy
 from keras_preact.models.trained import refuse_other_pixels
-from keras_preact.training.checkpoints import Checkpoint
+from keras_preact.training.checkpoints import Checkpoint, save_model
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
 from keras_preact.training.distribute import (
     check_devices,
@@ -58,7 +58,7 @@ from keras_preact.training.distribute import (
     together,
 )
 from keras_preact.training.recipe import Recipe, get_recipe
-from keras_preact.training.runs import Onlooker, RunFolder, environment, writing, written_aside
+from keras_preact.training.runs import Onlooker, RunFolder, described, environment, writing, written_aside
 from keras_preact.training.tasks import TASKS, errors
 
 TEST_BATCH = 250
@@ -161,9 +161,16 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> RunConfig:
-        """Return the configuration that `to_dict` wrote."""
-        only = None if data.get("only") is None else tuple(data["only"])
-        return cls(**{**data, "only": only, "recipe": Recipe.from_dict(data["recipe"])})
+        """Return the configuration that `to_dict` wrote.
+
+        Raises:
+            InputError: data that `to_dict` never wrote.
+        """
+        try:
+            only = None if data.get("only") is None else tuple(data["only"])
+            return cls(**{**data, "only": only, "recipe": Recipe.from_dict(data["recipe"])})
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise InputError(f"a recorded configuration cannot be read ({error}); restore its run.json") from None
 
     def load_dataset(self, data_dir: str | None = None) -> Dataset:
         """Return the run's data.
@@ -341,6 +348,7 @@ class _Recorder(keras.callbacks.Callback):
     Args:
         asked: whether a signal has asked to stop.
         steps: of the whole run.
+        rows: of the metrics, so far.
         examples: of a step: the indices of its batch, or nothing where the data have no order.
     """
 
@@ -351,6 +359,7 @@ class _Recorder(keras.callbacks.Callback):
         step: int,
         steps: int,
         seconds: float,
+        rows: Sequence[dict[str, float]],
         examples: Callable[[int], Sequence[int]],
     ) -> None:
         super().__init__()
@@ -359,6 +368,7 @@ class _Recorder(keras.callbacks.Callback):
         self.examples = examples
         self.step = step
         self.steps = steps
+        self.rows = list(rows)
         self._began = time.perf_counter() - seconds
         self._metrics_to_restore: list[Any] | None = None
 
@@ -403,18 +413,18 @@ class _Recorder(keras.callbacks.Callback):
         schedule = _inner(self.model.optimizer)._learning_rate
         rate = schedule(self.step - 1) if callable(schedule) else schedule
         train_error, test_error = errors(logs)
-        self.folder.append_metrics(
-            {
-                "epoch": epoch + 1,
-                "step": self.step,
-                "learning_rate": float(keras.ops.convert_to_numpy(rate)),
-                "train_loss": logs["loss"],
-                "train_error": train_error,
-                "test_loss": logs["val_loss"],
-                "test_error": test_error,
-                "seconds": round(self.seconds, 1),
-            }
-        )
+        row = {
+            "epoch": epoch + 1,
+            "step": self.step,
+            "learning_rate": keras.ops.convert_to_numpy(rate),
+            "train_loss": logs["loss"],
+            "train_error": train_error,
+            "test_loss": logs["val_loss"],
+            "test_error": test_error,
+            "seconds": round(self.seconds, 1),
+        }
+        self.rows.append({key: float(value) for key, value in row.items()})
+        self.folder.write_metrics(self.rows)
         self._save()
         self._stop_if_asked(save=False)
 
@@ -438,9 +448,12 @@ class _Recorder(keras.callbacks.Callback):
         # ReLU makes 0 of what is no number: the loss can look well while weights are lost.
         if lost := self.checkpoint.first_not_finite():
             raise self._diverged(f"the weight {lost} is not finite")
+        facts = {"step": self.step, "seconds": round(self.seconds, 1), "metrics": described(self.rows)}
         if is_first():
-            self.checkpoint.save(self.step)
-        self.folder.update_record(step=self.step, seconds=round(self.seconds, 1))
+            # So a run goes on although its other files are lost, and never with another configuration.
+            notes = {"record": {**self.folder.record(), **facts}, "metrics": self.rows}
+            self.checkpoint.save(self.step, notes)
+        self.folder.update_record(**facts)
 
     def _diverged(self, what: str) -> Diverged:
         return Diverged(what, self.step, self.examples(self.step - 1), self.folder.path, self.checkpoint.last_step())
@@ -705,13 +718,18 @@ def resuming(
             dataset = data_of(folder, data_dir) if dataset is None else _as_recorded(dataset, folder)
         with on_devices(config.devices):
             model = build_model(config, dataset)
-            step = _restored(Checkpoint(folder.checkpoints_path, model), record["step"], folder.path)
+            checkpoint = Checkpoint(folder.checkpoints_path, model)
+            step = _restored(checkpoint, record, folder.path)
+            rows = checkpoint.notes.get("metrics", [])
             # It may be another machine now, or another version of all this.
             resumed = [*record.get("resumed", []), {"step": step, **environment()}]
             _say_other_onednn(folder, resumed[-2] if len(resumed) > 1 else record.get("environment", {}), resumed[-1])
             asked = hold.enter_context(_in_training(folder, asked))
-            folder.update_record(status="running", diverged=None, resumed=resumed)
-            seconds = yield from _fit(config, folder, dataset, model, callbacks, asked, cut, step, record["seconds"])
+            folder.update_record(status="running", diverged=None, resumed=resumed, metrics=described(rows))
+            folder.write_metrics(rows)  # those of the epochs after the step come again
+            seconds = yield from _fit(
+                config, folder, dataset, model, callbacks, asked, cut, step, record["seconds"], rows
+            )
         return _finish(folder, model, seconds)
 
 
@@ -776,12 +794,12 @@ def _fit(
     cut: Cut,
     step: int = 0,
     seconds: float = 0.0,
+    rows: Sequence[dict[str, float]] = (),
 ) -> Generator[int, None, float]:
     """Train from `step` on, to the end; return the seconds that the run took, those before included."""
-    folder.cut_metrics(step)
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
     examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-    recorder = _Recorder(folder, asked, step, config.recipe.steps, seconds, examples)
+    recorder = _Recorder(folder, asked, step, config.recipe.steps, seconds, rows, examples)
     recorder.set_model(model)
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
@@ -821,24 +839,37 @@ def _fit(
     return recorder.seconds
 
 
-def _restored(checkpoint: Checkpoint, recorded_step: int, path: Path) -> int:
-    """Restore the newest checkpoint, of all processes the same; return its step.
+def _restored(checkpoint: Checkpoint, record: dict[str, Any], path: Path) -> int:
+    """Restore the newest checkpoint, of all processes the same and of the recorded configuration; return its step.
 
     Args:
         checkpoint: of the run.
-        recorded_step: the step of its run.json, which is written after each checkpoint.
+        record: its run.json, which is written after each checkpoint.
         path: the run folder.
     """
     with together():
         step = checkpoint.restore()
-        if recorded_step and not step:
+        if record["step"] and not step:
             raise InputError(
-                f"{path} was trained for {recorded_step:,} steps, but {checkpoint.folder.name}/ in it holds no "
+                f"{path} was trained for {record['step']:,} steps, but {checkpoint.folder.name}/ in it holds no "
                 "checkpoint; restore that folder, or start a new run"
             )
+        _check_configuration(checkpoint, record["config"])
     if greatest(step) != -greatest(-step):
         raise InputError("the processes see different checkpoints; resume in a run folder that all of them share")
     return step
+
+
+def _check_configuration(checkpoint: Checkpoint, config: dict[str, Any]) -> None:
+    """Refuse to go on with another configuration than the one that the checkpoint was trained with."""
+    if not checkpoint.files():
+        return
+    trained_with = checkpoint.notes.get("record", {}).get("config", {})
+    if changed := [key for key in {**config, **trained_with} if config.get(key) != trained_with.get(key)]:
+        raise InputError(
+            f"the configuration in run.json is not the one that {checkpoint.folder} was trained with: "
+            f"{', '.join(changed)} changed; delete run.json and resume, which restores it, or start a new run"
+        )
 
 
 @dataclass(frozen=True)
@@ -937,7 +968,7 @@ def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
         return folder
     path = folder.model_path
     with written_aside(path, path.with_name("model.partial.keras")) as aside:  # Keras wants its ending
-        model.save(aside)
+        save_model(model, aside)
     rows = folder.metrics()
     with writing(folder.curves_path):
         draw_curves({model.name: rows}, folder.curves_path, folder.unit())

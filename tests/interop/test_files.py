@@ -3,11 +3,13 @@ import json
 import keras
 import numpy as np
 import pytest
-from harness import disturb
-from safetensors import SafetensorError
+from harness import SOME_OR_MANY, assert_refused_or_equal, disturb
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
+from keras_preact.interop.files import checksum
 from keras_preact.models import cifar_resnet
 
 
@@ -49,9 +51,9 @@ def test_seeds_are_no_weights(path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"depth": 14}, "lacks stage1_unit02/conv1/kernel"),
+        ({"depth": 14}, "lacks 30 variables that resnet14_.* needs, the first stage1_unit02/"),
         ({"depth": 8, "classes": 5}, r"logits/\w+ is \(.*\) in weights.safetensors"),
-        ({"depth": 8, "include_top": False}, "beyond those of the model, logits"),
+        ({"depth": 8, "include_top": False}, "holds 2 variables that resnet8_.* lacks, the first logits/"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(path, options, words):
@@ -81,6 +83,69 @@ def test_files_of_another_kind_are_refused(path, content):
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"cannot be read as safetensors|lacks"):
         load_safetensors(cifar_resnet(8), path)
+
+
+@SOME_OR_MANY
+def test_a_file_of_ours_that_is_damaged_is_refused_or_equal(times, path):
+    def loaded():
+        load_safetensors(model, path)
+        return [value.tobytes() for value in values(model)]
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(8), keras.layers.BatchNormalization()])
+    save_safetensors(model, path)
+    assert assert_refused_or_equal(path, loaded, times) > 0.6 * times
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_one_changed_weight_is_found_where_the_file_has_a_checksum(path, value):
+    """And in a file without one it is a weight like any other: other programs write none."""
+    model = cifar_resnet(8)
+    save_safetensors(model, path)
+    tensors, metadata = load_file(path), {"sha256": checksum(load_file(path))}
+    with safe_open(path, "numpy") as file:
+        assert file.metadata()["sha256"] == metadata["sha256"]
+    tensors["stem_conv/kernel"][0, 0, 0, 0] = value
+    save_file(tensors, path, metadata=metadata)
+    with pytest.raises(
+        InputError, match=r"weights.safetensors is damaged: its weights are not those that were written"
+    ):
+        load_safetensors(model, path)
+    save_file(tensors, path)
+    load_safetensors(model, path)
+    assert keras.ops.convert_to_numpy(model.get_layer("stem_conv").kernel)[0, 0, 0, 0] == value
+
+
+def test_the_checksum_is_of_names_dtypes_shapes_and_values():
+    tensors = {"a": np.arange(4, dtype="float32"), "b": np.zeros((), "float16")}
+    others = [
+        {"a": tensors["a"], "c": tensors["b"]},
+        {"a": tensors["a"].reshape(2, 2), "b": tensors["b"]},
+        {"a": tensors["a"].view("int32"), "b": tensors["b"]},
+        {"a": tensors["a"] + 1, "b": tensors["b"]},
+        {"a": tensors["a"]},
+    ]
+    assert checksum(dict(reversed(tensors.items()))) == checksum(tensors)
+    assert len({checksum(each) for each in (tensors, *others)}) == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "words"),
+    [
+        (np.nan, "float32", "NaN or infinite"),
+        (np.inf, "float16", "NaN or infinite"),
+        (1e300, "float64", "too large for float32"),
+        (1, "int32", "int32, no floating-point numbers"),
+    ],
+)
+def test_values_that_are_no_weights_are_named_and_change_nothing(path, value, dtype, words):
+    model = cifar_resnet(8)
+    before = values(model)
+    tensors = {variable.path: keras.ops.convert_to_numpy(variable) for variable in model.weights}
+    tensors["logits/bias"] = np.full(10, value, dtype)
+    save_file(tensors, path)
+    with pytest.raises(InputError, match=f"logits/bias in weights.safetensors holds .*{words}"):
+        load_safetensors(model, path)
+    assert all(np.array_equal(a, b) for a, b in zip(before, values(model), strict=True))
 
 
 def test_a_missing_file(path):

@@ -43,20 +43,6 @@ def test_input_tensor():
     np.testing.assert_allclose(array(model(X)), array(plain(2 * X)), rtol=1e-4, atol=1e-4)
 
 
-def test_weights_from_a_file(tmp_path):
-    model = small()
-    path = tmp_path / "net.weights.h5"
-    model.save_weights(path)
-    np.testing.assert_array_equal(array(small(weights=path)(X)), array(model(X)))
-
-
-def test_weights_of_another_network_are_refused(tmp_path):
-    path = tmp_path / "net.weights.h5"
-    cifar_resnet(14).save_weights(path)
-    with pytest.raises(InputError, match="do not fit"):
-        small(weights=path)
-
-
 def test_feature_maps_have_the_networks_weights():
     model = imagenet_resnet(18, include_top=False)
     maps = feature_maps(model, ["stage2", "stage4"])

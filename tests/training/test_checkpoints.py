@@ -1,14 +1,17 @@
 """Checkpoints: whole or not there, and everything that a run needs."""
 
+import json
 import os
+import zipfile
 
 import keras
 import numpy as np
 import pytest
-from harness import array
+from harness import SOME_OR_MANY, array, assert_refused_or_equal
 
 from keras_preact import InputError
 from keras_preact.training import Checkpoint
+from keras_preact.training.checkpoints import newest_notes, save_model
 
 
 def model(units=3):
@@ -175,6 +178,65 @@ def test_the_leftovers_of_killed_saves_do_not_pile_up(tmp_path):
 
 def test_a_folder_that_was_removed_does_not_come_back(tmp_path):
     """Only the checkpoints' own folder is made, never the run's above it."""
-    with pytest.raises(OSError, match=r"cannot write .*step-000000001.npz: No such file or directory"):
+    with pytest.raises(OSError, match=r"cannot write ..step-000000001.npz: No such file or directory"):
         Checkpoint(tmp_path / "removed" / "checkpoints", model()).save(1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_notes_come_back_with_the_state_that_they_were_saved_with(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    assert newest_notes(tmp_path) == {}
+    checkpoint.save(1, {"rows": [1.5]})
+    newest = checkpoint.save(2, {"rows": [1.5, 2.5]})
+    assert newest_notes(tmp_path) == {"rows": [1.5, 2.5]}
+    assert checkpoint.restore() == 2 and checkpoint.notes == {"rows": [1.5, 2.5]}
+    newest.write_bytes(newest.read_bytes()[:-100])
+    assert newest_notes(tmp_path) == {"rows": [1.5]}
+    assert checkpoint.restore() == 1 and checkpoint.notes == {"rows": [1.5]}
+
+
+def test_an_array_whose_header_asks_for_less_than_was_written_is_noticed(tmp_path):
+    """NumPy would read half of the numbers, and stop before the checksum is compared."""
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(1)
+    newest = checkpoint.save(2)
+    content = newest.read_bytes()
+    newest.write_bytes(content.replace(b"'<f4'", b"'<f2'"))
+    assert newest.read_bytes() != content and checkpoint.restore() == 1
+
+
+def state(checkpoint):
+    return [array(variable).tobytes() for variable in checkpoint.variables()]
+
+
+@SOME_OR_MANY
+def test_a_damaged_checkpoint_is_passed_over_or_equal(times, tmp_path):
+    """Never another state than one of the two, with the notes that belong to it."""
+    made = model()
+    checkpoint = Checkpoint(tmp_path, made)
+    states = {}
+    for step in (1, 3):
+        newest = checkpoint.save(step, {"step": step})
+        states[step] = state(checkpoint)
+        train(made, 2)
+
+    def restored():
+        step = checkpoint.restore()
+        assert state(checkpoint) == states[step] and checkpoint.notes == {"step": step}
+        if step != 3:
+            raise InputError("passed over")
+        return step
+
+    assert assert_refused_or_equal(newest, restored, times) > 0.5 * times
+
+
+# ---- the trained model -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_file_has_neither_times_nor_addresses(tmp_path):
+    save_model(model(), tmp_path / "model.keras")
+    with zipfile.ZipFile(tmp_path / "model.keras") as archive:
+        assert {member.date_time for member in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert "date_saved" not in json.loads(archive.read("metadata.json"))
+        config = archive.read("config.json").decode()
+    assert '"shared_object_id": 0' in config and str(id(model))[:6] not in config

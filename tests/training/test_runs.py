@@ -4,11 +4,13 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from harness import SOME_OR_MANY, assert_refused_or_equal
 
 from keras_preact import InputError
 from keras_preact.training import RunFolder, Taken, next_free_folder
-from keras_preact.training.runs import LOCK, METRICS, environment
+from keras_preact.training.runs import LOCK, METRICS, described, environment
 
 
 def row(step):
@@ -79,28 +81,101 @@ def test_a_process_that_is_killed_lets_go_of_its_run(tmp_path):
         pass
 
 
-def test_metrics_are_written_read_and_cut(tmp_path):
+def with_metrics(path, steps=5):
+    """A run folder with metrics, and the rows."""
+    folder, rng = RunFolder.create(path), np.random.default_rng(0)
+    rows = [{**dict.fromkeys(METRICS, 0.0), "test_loss": float(rng.random()), "step": 6 * k} for k in range(steps)]
+    folder.write_metrics(rows)
+    folder.update_record(kind="training", status="running", metrics=described(rows))
+    return folder
+
+
+def test_metrics_are_written_and_read(tmp_path):
     folder = RunFolder(tmp_path)
-    for step in (1, 2, 3):
-        folder.append_metrics(row(step))
-    folder.cut_metrics(2)
-    folder.append_metrics(row(3))
-    assert [r["step"] for r in folder.metrics()] == [1, 2, 3]
+    assert folder.metrics() == []
+    for count in (1, 2, 3):
+        folder.write_metrics([row(step + 1) for step in range(count)])
+        assert [r["step"] for r in folder.metrics()] == list(range(1, count + 1))
     assert folder.metrics_path.read_text().splitlines()[0] == ",".join(METRICS)
     assert folder.metrics()[0]["test_error"] == 0.1
+    assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.parametrize("where", ["in the middle", "after the last comma"])
-def test_a_row_of_which_the_full_disk_took_a_part_is_left_out(where, tmp_path):
-    folder = RunFolder(tmp_path)
-    for step in (1, 2):
-        folder.append_metrics(row(step))
-    whole = folder.metrics_path.read_text()
-    folder.metrics_path.write_text(whole[:-12] if where == "in the middle" else whole[: whole.rindex(",") + 1])
-    assert [r["step"] for r in folder.metrics()] == [1]
-    folder.cut_metrics(1)
-    folder.append_metrics(row(2))
-    assert folder.metrics_path.read_text() == whole
+def test_a_row_that_the_record_does_not_count_yet_is_left_out(tmp_path):
+    """A kill, or another process that reads, may come between the file and the record."""
+    folder = with_metrics(tmp_path / "run")
+    rows = folder.metrics()
+    folder.write_metrics([*rows, row(30)])
+    assert folder.metrics() == rows
+
+
+def test_the_line_ends_of_another_system_are_no_damage(tmp_path):
+    folder = with_metrics(tmp_path / "run")
+    rows = folder.metrics()
+    folder.metrics_path.write_bytes(folder.metrics_path.read_bytes().replace(b"\r\n", b"\n"))
+    assert folder.metrics() == rows
+
+
+def test_metrics_without_a_checksum_are_read(tmp_path):
+    """The first runs have none."""
+    folder = with_metrics(tmp_path / "run")
+    rows = folder.metrics()
+    folder.update_record(metrics=None)
+    assert folder.metrics() == rows
+    folder.metrics_path.write_text(folder.metrics_path.read_text()[:-12])
+    with pytest.raises(InputError, match=r"metrics\.csv cannot be read"):
+        folder.metrics()
+
+
+@SOME_OR_MANY
+def test_damaged_metrics_are_refused_or_equal(times, tmp_path):
+    folder = with_metrics(tmp_path / "run")
+    assert assert_refused_or_equal(folder.metrics_path, folder.metrics, times) > 0.8 * times
+    folder.metrics_path.unlink()
+    with pytest.raises(InputError, match=r"metrics\.csv cannot be read"):
+        folder.metrics()
+
+
+@pytest.mark.parametrize("lose", [1, 2, 5])
+def test_rows_that_are_lost_whole_are_missed(lose, tmp_path):
+    folder = with_metrics(tmp_path / "run")
+    lines = folder.metrics_path.read_text().splitlines(keepends=True)
+    for kept in (lines[:-lose], [lines[0], *lines[lose + 1 :]]):
+        folder.metrics_path.write_text("".join(kept))
+        with pytest.raises(InputError, match="rows are missing or changed"):
+            folder.metrics()
+
+
+@SOME_OR_MANY
+def test_damaged_records_are_refused_or_equal(times, tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.update_record(
+        **{**environment(), "kind": "training", "config": {"seed": 3}, "data": {}, "status": "running"}
+    )
+    assert assert_refused_or_equal(folder.record_path, folder.training, times) > 0.8 * times
+
+
+def test_a_record_that_was_edited_is_refused_and_one_without_a_checksum_is_read(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.update_record(config={"seed": 3})
+    text = folder.record_path.read_text()
+    folder.record_path.write_text(text.replace('"seed": 3', '"seed": 4'))
+    with pytest.raises(InputError, match=r"run\.json is damaged, or was edited: .*; restore it or start a new run"):
+        folder.record()
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints" / "step-000000001.npz").touch()
+    with pytest.raises(InputError, match=r"delete it and run `keras-preact train --resume .*run`"):
+        folder.record()
+    folder.record_path.write_text('{"config": {"seed": 4}}')
+    assert folder.record() == {"config": {"seed": 4}}
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "[" * 100_000, '{"kind": "training", "status": "running"}', "\ud800"])
+def test_records_of_another_shape_are_one_sentence(text, tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.record_path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    with pytest.raises(InputError, match=r"run\.json"):
+        folder.training()
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -92,6 +92,81 @@ def test_a_run_that_is_stopped_and_resumed_is_equal_to_the_bit(whole, tiny_datas
     a, b = (keras.models.load_model(run.model_path).get_weights() for run in (whole, folder))
     for x, y in zip(a, b, strict=True):
         np.testing.assert_array_equal(x, y)
+    assert folder.model_path.read_bytes() == whole.model_path.read_bytes()
+
+
+def stopped(path, dataset, step=8):
+    with pytest.raises(Interrupted):
+        start(CONFIG, path, dataset=dataset, callbacks=[StopAfter(step)])
+    return RunFolder.open(path)
+
+
+def lose_all(path):
+    path.unlink()
+
+
+def lose_a_row(path):
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x80  # no UTF-8 any more
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [lose_all, lose_a_row, flip])
+def test_a_run_goes_on_whatever_has_become_of_its_metrics(damage, whole, tiny_dataset, tmp_path):
+    """The checkpoint has them too."""
+    folder = stopped(tmp_path / "run", tiny_dataset)
+    damage(folder.metrics_path)
+    with pytest.raises(InputError, match=r"metrics\.csv"):
+        folder.metrics()
+    assert rows_without_time(resume(folder.path, dataset=tiny_dataset)) == rows_without_time(whole)
+
+
+@pytest.mark.parametrize("damage", [flip, lose_a_row])
+def test_a_run_whose_record_is_damaged_goes_on_without_it(damage, whole, tiny_dataset, tmp_path):
+    """As the sentence says: the checkpoint has a copy of the record."""
+    folder = stopped(tmp_path / "run", tiny_dataset)
+    damage(folder.record_path)
+    with pytest.raises(InputError, match=r"run\.json .*; delete it and run `keras-preact train --resume"):
+        resume(folder.path, dataset=tiny_dataset)
+    folder.record_path.unlink()
+    resumed = resume(folder.path, dataset=tiny_dataset)
+    assert rows_without_time(resumed) == rows_without_time(whole)
+    assert resumed.record_path.is_file()
+    assert {**resumed.record(), "seconds": 0, "environment": 0, "resumed": 0, "metrics": 0} == {
+        **whole.record(),
+        "seconds": 0,
+        "environment": 0,
+        "resumed": 0,
+        "metrics": 0,
+    }
+    assert resumed.model_path.read_bytes() == whole.model_path.read_bytes()
+
+
+@pytest.mark.parametrize("with_checksum", [True, False])
+def test_a_run_does_not_go_on_with_another_configuration(with_checksum, tiny_dataset, tmp_path):
+    """One digit of the seed, with the record's checksum made to fit, or left out as in the first runs."""
+    folder = stopped(tmp_path / "run", tiny_dataset, step=2)
+    record = folder.record()
+    record["config"]["seed"] = 4
+    if with_checksum:
+        folder.update_record(**record)
+    else:
+        folder.record_path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match=r"the configuration in run\.json is not the one .*: seed changed; delete"):
+        resume(folder.path, dataset=tiny_dataset)
+    folder.record_path.unlink()
+    assert RunConfig.from_dict(folder.record()["config"]) == CONFIG
+
+
+def test_the_configuration_of_a_damaged_record_is_refused():
+    data = CONFIG.to_dict()
+    for broken in ({**data, "sed": 3}, {key: data[key] for key in data if key != "recipe"}, {**data, "recipe": 3}, []):
+        with pytest.raises(InputError, match="a recorded configuration cannot be read"):
+            RunConfig.from_dict(broken)
 
 
 def test_the_comparison_above_can_fail(whole, tiny_dataset, tmp_path):
