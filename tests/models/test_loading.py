@@ -150,7 +150,7 @@ HOSTILE = {
     "no configuration": lambda m: {"metadata.json": m["metadata.json"]},
 }
 
-LEFT_TO_THEIR_READERS = ("weights that are a pickle", "a configuration that is none", "no configuration")
+LEFT_TO_THEIR_READERS = ("weights that are a pickle", "a configuration that is none")
 
 
 @pytest.mark.parametrize("what", HOSTILE)
@@ -264,5 +264,5 @@ def test_stacks_of_a_billion_units_are_refused_before_they_are_made(saved, tmp_p
         stack = {"name": "stack", "unit": unit, "repeats": count, "rolled": False}
         unit = {"class_name": "UnitStack", "registered_name": "keras_preact>UnitStack", "module": None, "config": stack}
     path = written(tmp_path / "tall.keras", with_layer(saved, **unit))
-    with pytest.raises(InputError, match=r"describes stacks of 1,000,000,000 units"):
+    with pytest.raises(InputError, match=r"describes 4,0\d\d,\d{3},\d{3} layers"):
         load_model(path)
