@@ -109,8 +109,8 @@ ARRAY_DTYPES = {f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in
 DEEPEST = 100
 MOST = 1 << 20
 """The largest integer of a small file: a size that no weights stand for, as the length of a vocabulary."""
-SMALL = {"num_oov_indices": 10_000, "num_chains": 20, "chain_depth": 20, "num_ops": 20}
-"""The largest of arguments that work in Python is repeated by."""
+SMALL = {"num_oov_indices": 10_000}
+"""The largest of arguments that tables are made by."""
 UNBOUNDED = {
     "seed",
     "salt",
@@ -465,7 +465,7 @@ class _Check:
         waiting = {
             layer["name"]: deque(set(_tensors(node)) for node in layer.get("inbound_nodes", [])) for layer in listed
         }
-        called = dict.fromkeys(waiting, 0)
+        called = {name: int(not calls) for name, calls in waiting.items()}  # an input counts as called
         looked, limit = 0, 100 + 20 * sum(map(len, waiting.values()))
         while waiting := {name: calls for name, calls in waiting.items() if calls}:
             before = sum(called.values())

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from keras_preact.errors import InputError
 from keras_preact.models.resnet import layer_multiply_adds, units_in
 
 
@@ -45,6 +46,8 @@ def summarize(model: keras.Model) -> Summary:
     >>> summary.rows[-1].parameters
     272282
     """
+    if not model.built:
+        raise InputError(f"{model.name} has no shapes yet; call it on images before you save it")
     groups: dict[str, list[keras.layers.Layer]] = {}
     seen_units = False
     for layer in model.layers:
@@ -53,20 +56,20 @@ def summarize(model: keras.Model) -> Summary:
         name = layer.name.split("_")[0] if is_unit else ("head" if seen_units else "stem")
         groups.setdefault(name, []).append(layer)
     rows = [_row(name, layers) for name, layers in groups.items()]
-    rows.append(_row("total", model.layers, output=_shape(model.output.shape)))
-    shape = " × ".join(str(size or "?") for size in model.input_shape[1:])
-    what = "images" if len(model.input_shape) == 4 else "sequences"
-    return Summary(f"{model.name}, {what} of {shape}", tuple(rows))
+    rows.append(_row("total", model.layers, output=_shapes(model.outputs)))
+    what = "images" if all(len(each.shape) == 4 for each in model.inputs) else "sequences"
+    return Summary(f"{model.name}, {what} of {_shapes(model.inputs)}", tuple(rows))
 
 
 def _row(name: str, layers: list[keras.layers.Layer], output: str | None = None) -> Row:
     units = sum(units_in(layer) for layer in layers)
     parameters = sum(math.prod(variable.shape) for layer in layers for variable in layer.trainable_variables)
-    return Row(name, units or "", output or _shape(layers[-1].output.shape), parameters, _products(layers))
+    return Row(name, units or "", output or _shapes(layers[-1].output), parameters, _products(layers))
 
 
-def _shape(shape: Any) -> str:
-    return " × ".join(str(size or "?") for size in shape[1:])
+def _shapes(tensors: Any) -> str:
+    """Return the shapes of one tensor or several without the batch, as text."""
+    return ", ".join(" × ".join(str(size or "?") for size in each.shape[1:]) for each in keras.tree.flatten(tensors))
 
 
 def _products(layers: list[keras.layers.Layer]) -> str:
