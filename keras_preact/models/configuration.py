@@ -170,9 +170,14 @@ def known() -> dict[tuple[str, str], Known]:
     return table
 
 
+@functools.cache
 def named(kind: str) -> dict[str, Any]:
-    """Return the objects of a kind by the names that Keras finds them by."""
-    return dict(importlib.import_module(f"keras.src.{BY_NAME[kind]}").ALL_OBJECTS_DICT)
+    """Return the objects of a kind by the names that Keras finds them by; none of kinds that have no such names."""
+    if kind not in BY_NAME:
+        return {}
+    listed = importlib.import_module(f"keras.src.{BY_NAME[kind]}").ALL_OBJECTS_DICT
+    base = getattr(getattr(keras, BY_NAME[kind]), kind.capitalize(), ())  # activations are functions only
+    return {name: found for name, found in listed.items() if isfunction(found) or issubclass(found, base)}
 
 
 def objects(config: Any) -> Iterator[dict[str, Any]]:
@@ -198,10 +203,6 @@ def check_configuration(name: str, config: dict[str, Any], size: int) -> None:
         InputError: it asks for something else, or for too much.
     """
     _Check(name, size).whole(config)
-
-
-def named_or_none(kind: str) -> dict[str, Any]:
-    return named(kind) if kind in BY_NAME else {}
 
 
 def _ours(custom: Any, class_name: str) -> Known | None:
@@ -261,9 +262,9 @@ class _Check:
             raise self.refused(
                 f"describes {calls:,} layers and parts of them in {self.size:,} bytes", "save it without repeats"
             )
-        found = self.object(config, (MODEL,), "the file", 0)
+        self.object(config, (MODEL,), "the file", 0)
         compiled = config.get("compile_config") or {}
-        if found is None or not isinstance(compiled, dict) or set(compiled) - COMPILE:
+        if not isinstance(compiled, dict) or set(compiled) - COMPILE:
             raise self.refused("is compiled with arguments that Keras does not have", "save it again")
 
     def refused(self, fault: str, remedy: str) -> InputError:
@@ -320,17 +321,19 @@ class _Check:
 
     # ---- objects ----------------------------------------------------------------------------------------------
 
-    def object(self, found: dict[str, Any], kinds: tuple[str, ...], position: str, depth: int) -> Known | None:
-        class_name, config = found["class_name"], found.get("config")
-        if class_name in ("__numpy__", "__tensor__"):
-            self.array(config, kinds, position)
-            return None
-        if class_name == "function":
+    def object(self, found: dict[str, Any], kinds: tuple[str, ...], position: str, depth: int) -> None:
+        if found["class_name"] in ("__numpy__", "__tensor__"):
+            self.array(found.get("config"), kinds, position)
+        elif found["class_name"] == "function":
             self.function(found, kinds, position)
-            return None
-        thing = self.resolved(found, kinds)
+        else:
+            self.instance(found, kinds, position, depth)
+
+    def instance(self, found: dict[str, Any], kinds: tuple[str, ...], position: str, depth: int) -> None:
+        """Check an object of a class: a known one, of the position's kind, with arguments that can be checked."""
+        thing, config = self.resolved(found, kinds), found.get("config")
         if thing is None or thing.kind not in kinds or not isinstance(config, dict):
-            where = f"{shown(found.get('module'))}.{shown(class_name)}"
+            where = f"{shown(found.get('module'))}.{shown(found['class_name'])}"
             what = f"asks for {where} as {shown(position)}"
             expected = f", where it may be {' or '.join(kinds)}" if kinds and thing is not None else ""
             raise self.refused(f"{what}{expected}", "load it with keras.models.load_model if you trust it")
@@ -338,7 +341,6 @@ class _Check:
             raise self.refused(f"has {shown(sorted(extra)[0])} in the description of an object", "save it again")
         self.once(found, thing)
         self.arguments(thing, found, depth)
-        return thing
 
     def resolved(self, found: dict[str, Any], kinds: tuple[str, ...]) -> Known | None:
         """Return what Keras would find, if it is known here."""
@@ -350,14 +352,14 @@ class _Check:
         if custom is not None:
             return _ours(custom, class_name)
         if "module" not in found:  # the short form, for what has a list of names
-            short = [Known(named(kind)[class_name], kind) for kind in kinds if class_name in named_or_none(kind)]
+            short = [Known(named(kind)[class_name], kind) for kind in kinds if class_name in named(kind)]
             return short[0] if short and set(found) == {"class_name", "config"} else None
         return known().get((module or "", class_name)) if registered in (None, class_name) else None
 
     def function(self, found: dict[str, Any], kinds: tuple[str, ...], position: str) -> None:
         """Check a function: one of the names that stand for an activation, a loss or a metric."""
         name, module, registered = found.get("config"), found.get("module"), found.get("registered_name")
-        names = [kind for kind in kinds if isinstance(name, str) and isfunction(named_or_none(kind).get(name))]
+        names = [kind for kind in kinds if isinstance(name, str) and isfunction(named(kind).get(name))]
         public = module in {f"keras.{BY_NAME[kind]}" for kind in names} and registered == name
         builtin = module == "builtins" and registered in (name, "function", None)
         if not names or not (public or builtin) or keras.saving.get_registered_object(name) is not None:

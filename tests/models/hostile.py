@@ -164,8 +164,9 @@ def allowed(position, form, name, found):
         return True
     if name in CODE or name in ("get", "serialize", "deserialize"):
         return False
-    if form in ("word", "short"):  # a name alone: what else has it
-        return any(_fits(position, name, other) for _, _, other in NAMES[name])
+    if form in ("word", "short", "builtin"):  # a name alone: what else has it
+        alias = position == "its kernel_initializer" and name in ("normal", "uniform", "one", "zero")
+        return alias or any(_fits(position, name, other) for _, _, other in NAMES[name])
     return _fits(position, name, found)
 
 
