@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_preact.errors import REMEDIES, InputError, WriteError
+from keras_preact.errors import REMEDIES, InputError, WriteError, printable
 
 RUNS = Path("runs")
 RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "profile"}
@@ -855,5 +855,5 @@ def _say(error: Exception) -> int:
         first_line = (str(error).splitlines() or [""])[0]
         message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
     with contextlib.suppress(OSError):  # the terminal is closed
-        print(f"keras-preact: {message}", file=sys.stderr)
+        print(f"keras-preact: {printable(message)}", file=sys.stderr)
     return status

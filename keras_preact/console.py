@@ -11,7 +11,9 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from keras_preact.errors import printable
 from keras_preact.training.tasks import errors
 
 console = Console()
@@ -180,16 +182,20 @@ def close_bar() -> None:
 
 
 def say(text: str) -> None:
-    """Print text as it is: a command in it can be copied whole."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    """Print text as it is: a command in it can be copied whole. Control characters are escaped."""
+    console.print(printable(text, keep="\n\t"), highlight=False, markup=False, soft_wrap=True)
 
 
 def table(columns: list[str], rows: list[list[str]], title: str | None = None) -> Table:
-    """Return a table with its first column to the left and its numbers to the right."""
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    """Return a table with its first column to the left and its numbers to the right.
+
+    Names in it may come from files: they are text, without control characters and not rich's markup.
+    """
+    heading = None if title is None else Text(printable(title))
+    made = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
         # Numbers stay whole; where the terminal is too narrow, names take two lines.
         made.add_column(column, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for row in rows:
-        made.add_row(*row)
+        made.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
     return made

@@ -10,10 +10,41 @@ from collections.abc import Iterable
 from pathlib import Path
 
 
+def printable(text: object, keep: str = "") -> str:
+    r"""Return text with all characters escaped that a terminal would act on instead of showing them.
+
+    Names of layers and arrays come from files, and could move the cursor, retitle the window or reverse the text.
+
+    Args:
+        text: what is to be shown.
+        keep: control characters that stay, for example the line breaks of a text of several lines.
+
+    Example:
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return "".join(
+        character if character.isprintable() or character in keep else ascii(character)[1:-1] for character in str(text)
+    )
+
+
+def shown(text: object, length: int = 80) -> str:
+    """Return a name from a file as a sentence shows it: printable, and cut off where it is long.
+
+    >>> shown("x" * 100)[-5:]
+    'xxxx…'
+    """
+    # Cut first: a name of megabytes would otherwise be looked through.
+    short = str(text)
+    return printable(short if len(short) <= length else f"{short[: length - 1]}…")
+
+
 class InputError(ValueError):
     """Bad input: one sentence that names the fault and the remedy.
 
-    The command line prints the sentence and ends with status 2; in Python it is a `ValueError`.
+    The command line prints the sentence and ends with status 2; in Python it is a `ValueError`. Control characters
+    in it are escaped.
 
     Example:
 
@@ -22,6 +53,9 @@ class InputError(ValueError):
         ...
     keras_preact.errors.InputError: depth 21 is not 6n+2; the nearest depths that are: 20, 26
     """
+
+    def __init__(self, sentence: object = "") -> None:
+        super().__init__(printable(sentence, keep="\n"))
 
 
 _SPACE = "free some space"

@@ -480,6 +480,20 @@ def test_a_file_that_is_no_model(here, capsys):
     assert "bad.keras is no .keras file" in text(capsys)
 
 
+def test_names_in_a_file_cannot_act_on_the_terminal(here, capsys):
+    """Neither in a table nor in an error; nor are they taken for markup."""
+    name = "\x1b]0;owned\x07[red]\u202e"
+    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(2, 3)], name=name)
+    model.save(here / "named.keras")
+    assert main(["info", "named.keras"]) == 0
+    printed = text(capsys)
+    assert "\\x1b]0;owned\\x07[red]\\u202e, images of 8 × 8 × 3" in printed
+    assert all(character.isprintable() or character == "\n" for character in printed)
+    assert main(["info", "\x1b[2J.keras"]) == 2
+    assert main(["export", "named.keras", "\x1b[2J.other"]) == 2
+    assert all(character.isprintable() or character == "\n" for character in text(capsys))
+
+
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_a_half_written_image_is_named(split, here, picture_folder, capsys):
     """A training image before anything is made; a test image when the first epoch has ended, from where it goes on."""

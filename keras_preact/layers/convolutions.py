@@ -24,7 +24,8 @@ PYTORCH_UNIFORM = {
     # Between ± 1/√(k² · channels), which PyTorch's convolutions begin with where nothing is said.
     "config": {"scale": 1 / 3, "mode": "fan_in", "distribution": "uniform"},
 }
-_NAMED = {HE_BY_FAN_OUT: HE_NORMAL, UNIFORM_BY_FAN_IN: PYTORCH_UNIFORM}
+INITIALIZERS = {HE_BY_FAN_OUT: HE_NORMAL, UNIFORM_BY_FAN_IN: PYTORCH_UNIFORM}
+"""The names that kernel initializers have in this package only."""
 
 
 def check_kernel_initializer(initializer: Any) -> Any:
@@ -41,7 +42,7 @@ def check_kernel_initializer(initializer: Any) -> Any:
     >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
     'HeNormal'
     """
-    if isinstance(initializer, str) and initializer in _NAMED:
+    if isinstance(initializer, str) and initializer in INITIALIZERS:
         return initializer
     try:
         known = keras.initializers.get(initializer)
@@ -60,7 +61,7 @@ def for_keras(initializer: Any) -> Any:
     >>> for_keras("he_by_fan_out")["config"]["mode"]
     'fan_out'
     """
-    return _NAMED.get(initializer, initializer) if isinstance(initializer, str) else initializer
+    return INITIALIZERS.get(initializer, initializer) if isinstance(initializer, str) else initializer
 
 
 @dataclass(frozen=True)

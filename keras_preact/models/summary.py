@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_preact.errors import InputError
 from keras_preact.layers.graph import Call, calls
 from keras_preact.layers.products import OpenSize, UnknownProducts, call_products
 from keras_preact.models.resnet import units_in
@@ -75,6 +76,8 @@ def summarize(model: keras.Model) -> Summary:
     >>> summary.rows[-1].parameters
     272282
     """
+    if not model.built:
+        raise InputError(f"{model.name} has no shapes yet; call it on images before you save it")
     graph = calls(model)
     groups: dict[str, list[Call]] = {"stem": []}
     seen_units = False
@@ -86,7 +89,7 @@ def summarize(model: keras.Model) -> Summary:
     counted: set[int] = set()
     rows = [_row(name, group, group[-1].outputs, counted) for name, group in groups.items() if group]
     rows.append(_row("total", graph, model.outputs, set()))
-    what = "images" if len(model.inputs[0].shape) == 4 else "sequences"
+    what = "images" if all(len(each.shape) == 4 for each in model.inputs) else "sequences"
     uncounted = tuple(dict.fromkeys(kind for call in graph if (kind := _unknown(call))))
     return Summary(f"{model.name}, {what} of {_shapes(model.inputs)}", tuple(rows), uncounted)
 

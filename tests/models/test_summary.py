@@ -3,7 +3,9 @@
 import math
 
 import keras
+import pytest
 
+from keras_preact import InputError
 from keras_preact.models import cifar_resnet, imagenet_resnet, multiply_adds
 from keras_preact.models.summary import summarize
 
@@ -53,3 +55,18 @@ def test_what_is_not_counted_is_named():
     assert summary.rows[-1].multiply_adds == "1.00 M + ?" and summary.uncounted == ("Custom",)
     open_size = keras.Input((None, None, 3))
     assert summarize(keras.Model(open_size, keras.layers.Conv2D(4, 3)(open_size))).rows[-1].multiply_adds == "-"
+
+
+def test_models_of_every_kind_of_graph():
+    """A Sequential model, and several inputs and outputs of a layer that is called twice."""
+    model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), keras.layers.Flatten()])
+    summary = summarize(model)
+    assert (summary.title, summary.rows[-1].output) == (f"{model.name}, images of 8 × 8 × 3", "144")
+    one, other = keras.Input((8, 8, 3)), keras.Input((8, 8, 3))
+    two = keras.Model([one, other], [keras.layers.Add()([model(one), model(other)]), model(one)])
+    assert summarize(two).rows[-1].output == "144, 144"
+
+
+def test_a_model_without_shapes_is_refused():
+    with pytest.raises(InputError, match="has no shapes yet"):
+        summarize(keras.Sequential([keras.layers.Dense(2)]))

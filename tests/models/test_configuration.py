@@ -1,0 +1,252 @@
+"""What a configuration may ask for: known objects, each of the kind of its position, in proportion to the file."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.models import load_model
+from keras_preact.models.configuration import known
+
+HOSTILE = Path(__file__).with_name("hostile.py")
+
+
+def saved(model, path):
+    """The members of the file that a model is saved as."""
+    model.save(path / "sound.keras")
+    with zipfile.ZipFile(path / "sound.keras") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def changed(path, members, change):
+    """Write a file with its configuration changed by a function; return its path."""
+    config = json.loads(members["config.json"])
+    change(config)
+    with zipfile.ZipFile(path / "changed.keras", "w") as archive:
+        for name, content in {**members, "config.json": json.dumps(config)}.items():
+            archive.writestr(name, content)
+    return path / "changed.keras"
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A graph of two dense layers and an addition, compiled."""
+    one = keras.Input((4,), name="one")
+    x = keras.layers.Dense(4, name="first")(one)
+    model = keras.Model(one, keras.layers.Dense(2, name="last")(x + one))
+    model.compile("sgd", "mse")
+    return saved(model, tmp_path)
+
+
+def layer(config, name):
+    return next(each for each in config["config"]["layers"] if each["name"].startswith(name))
+
+
+def refused(path, sentence):
+    """Check that a file is refused by a sentence, soon and in little memory; return the error."""
+    before, start = resident(), time.perf_counter()
+    with pytest.raises(InputError, match=sentence) as error:
+        load_model(path)
+    assert time.perf_counter() - start < 10 and resident() - before < 100e6
+    return error
+
+
+def resident():
+    """Bytes of memory that this process has taken at most."""
+    resource = pytest.importorskip("resource")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_every_name_in_every_position_is_refused_or_of_the_positions_kind(count):
+    """Nothing is executed, read, written or connected to, and the global settings stay."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ran = subprocess.run(
+        [sys.executable, HOSTILE, str(count)], env=environment, capture_output=True, text=True, check=True
+    )
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert found["files"] == count and found["loaded"] + found["refused"] == count
+    assert found["refused"] > 0.9 * count and found["loaded"] > 0
+    assert (found["wrong"], found["events"], found["unclear"]) == ([], [], [])
+
+
+def test_keras_finds_the_objects_that_are_known():
+    """What is checked is what Keras would take: its own search for each name ends at the same object."""
+    find = keras.src.saving.serialization_lib._retrieve_class_or_fn
+    assert len(known()) > 400
+    for (module, name), thing in known().items():
+        if not isinstance(thing.found, type):  # a function: found by its name alone
+            continue
+        full = {"module": module, "class_name": name, "registered_name": None}
+        assert find(name, None, module, "class", full) is thing.found
+
+
+def write_of(name):
+    """A Lambda whose function, a public one of Keras, is called while the model is built."""
+    return {
+        "module": "keras",
+        "class_name": "layers.Lambda",
+        "registered_name": None,
+        "config": {
+            "name": "last",
+            "function": {"module": "keras.config", "class_name": "function", "config": name, "registered_name": name},
+        },
+    }
+
+
+def constants(config):
+    layer(config, "last")["inbound_nodes"][0]["args"] = [[[1.0, 2.0]]]
+
+
+def text_input(config):
+    layer(config, "add")["inbound_nodes"][0]["args"][1] = "text"
+
+
+def array_input(config):
+    array = {"class_name": "__numpy__", "config": {"value": [1.0], "dtype": "float32"}}
+    layer(config, "add")["inbound_nodes"][0]["args"][1] = array
+
+
+def another_kind(config):
+    """The second layer says that it is the first one's initializer, which Keras would take without a look."""
+    first, last = layer(config, "first"), layer(config, "last")
+    first["config"]["kernel_initializer"]["shared_object_id"] = 1
+    last["shared_object_id"] = 1
+
+
+HOSTILE_CONFIGURATIONS = {
+    "dots in a class name": (lambda c: layer(c, "last").update(write_of("set_floatx")), r"keras\.layers\.Lambda as"),
+    "an initializer as a layer": (
+        lambda c: layer(c, "last").update(module="keras.initializers", class_name="Zeros", config={}),
+        "where it may be layer or model or operation",
+    ),
+    "constants alone": (constants, "calls a layer on constants"),
+    "text in a call": (text_input, "calls a layer with text"),
+    "an array in a call": (array_input, "calls a layer with __numpy__"),
+    "one object as two": (another_kind, "shares one object"),
+    "an operation that takes a function": (
+        lambda c: layer(c, "add").update(module="keras.src.ops.core", class_name="Map", registered_name="Map"),
+        r"keras\.src\.ops\.core\.Map as layers",
+    ),
+    "a class of a list under a function's name": (
+        lambda c: c["compile_config"].update(
+            loss={"module": "builtins", "class_name": "function", "config": "Huber", "registered_name": "function"}
+        ),
+        "the function Huber as loss",
+    ),
+    "a vocabulary in a file": (
+        lambda c: layer(c, "last").update(
+            module="keras.layers", class_name="StringLookup", config={"name": "last", "vocabulary": "/etc/passwd"}
+        ),
+        "names a file with a vocabulary",
+    ),
+    "no model": (
+        lambda c: c.update(module="keras.layers", class_name="Dense", registered_name=None, config={"units": 1}),
+        "where it may be model",
+    ),
+    "an argument that compiling does not have": (lambda c: c["compile_config"].update(x=1), "compiled with arguments"),
+    "a name of what the program has registered": (
+        lambda c: layer(c, "last")["config"].update(name="keras_preact>ResidualUnit"),
+        "asks for keras_preact>ResidualUnit as name",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_CONFIGURATIONS)
+def test_configurations_that_ask_for_more_are_refused(graph, tmp_path, what):
+    change, sentence = HOSTILE_CONFIGURATIONS[what]
+    refused(changed(tmp_path, graph, change), sentence)
+
+
+def test_classes_of_the_program_that_loads_are_not_the_files_to_choose(graph, tmp_path):
+    """A class or function that the program has registered or put in a scope is its own."""
+
+    class Dense(keras.layers.Layer):
+        made = False
+
+        def __init__(self, **kwargs):
+            type(self).made = True
+            super().__init__()
+
+    with keras.saving.custom_object_scope({"Dense": Dense}):
+        path = changed(tmp_path, graph, lambda c: layer(c, "last").update(registered_name="Dense"))
+        refused(path, r"asks for keras\.layers\.Dense as layers")
+    assert not Dense.made
+
+
+# ---- what it costs ------------------------------------------------------------------------------------------------
+
+
+def test_moments_of_a_small_file_are_not_made(tmp_path):
+    """They are constants, not weights: made when the layer is built."""
+    layers = [keras.Input((4, 4, 4)), keras.layers.Normalization((1, 2, 3), mean=0.0, variance=1.0)]
+
+    def widen(config):
+        config["config"]["layers"][0]["config"]["batch_shape"] = [None, 1000, 1000, 1000]
+        config["config"]["layers"][1]["build_config"]["input_shape"] = [None, 1000, 1000, 1000]
+
+    path = changed(tmp_path, saved(keras.Sequential(layers), tmp_path), widen)
+    assert path.stat().st_size < 20_000
+    refused(path, "describes moments of 1,000,000,000 numbers")
+
+
+def test_a_lookup_of_a_billion_indices_is_refused(tmp_path):
+    pytest.importorskip("tensorflow")
+    inputs = keras.Input((1,), dtype="string")
+    model = keras.Model(inputs, keras.layers.StringLookup(vocabulary=["a"], name="lookup")(inputs))
+    path = changed(
+        tmp_path, saved(model, tmp_path), lambda c: layer(c, "lookup")["config"].update(num_oov_indices=10**9)
+    )
+    refused(path, "num_oov_indices of 1,000,000,000")
+
+
+def test_metrics_of_a_billion_numbers_are_refused(graph, tmp_path):
+    metric = keras.saving.serialize_keras_object(keras.metrics.MeanIoU(2))
+    metric["config"]["num_classes"] = 50_000
+    refused(changed(tmp_path, graph, lambda c: c["compile_config"].update(metrics=[metric])), "2,500,000,000 numbers")
+
+
+def test_no_initial_value_is_computed(tmp_path, monkeypatch):
+    """The file has the values: an orthogonal matrix of a wide layer takes minutes."""
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, kernel_initializer="orthogonal")])
+    saved(model, tmp_path)
+    called = []
+    monkeypatch.setattr(keras.initializers.Orthogonal, "__call__", lambda *args, **kwargs: called.append(args))
+    loaded = load_model(tmp_path / "sound.keras")
+    assert called == []
+    np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
+
+
+def test_models_in_models_called_twice_each_are_refused(tmp_path):
+    """Thirty of them: a billion calls."""
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs))
+    members = saved(model, tmp_path)
+
+    def nest(config):
+        for number in range(30):
+            inner = {key: value for key, value in json.loads(json.dumps(config)).items() if key != "compile_config"}
+            place = layer(config, "dense" if number == 0 else "inner")
+            nodes = place["inbound_nodes"]
+            place.clear()
+            place.update(inner, name="inner", inbound_nodes=nodes[:1] * 2)
+            config["config"]["output_layers"] = ["inner", 1, 0]
+
+    refused(changed(tmp_path, members, nest), "layers and parts of them")
+
+
+def test_a_graph_listed_backwards_is_refused(tmp_path):
+    """Keras would look through the list once a layer."""
+    x = inputs = keras.Input((4,))
+    for _ in range(60):
+        x = keras.layers.ReLU()(x)
+    path = changed(tmp_path, saved(keras.Model(inputs, x), tmp_path), lambda c: c["config"]["layers"].reverse())
+    refused(path, "lists its layers out of order")
