@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -12,13 +10,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_preact.errors import InputError, check_choice
+from keras_preact.models.weights import assign, named_weights, refuse_other_weights
 from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")
 
 
 def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32") -> None:
-    """Write a model's weights, trained and not trained, under their paths (`stage1_unit01/conv1/kernel`).
+    """Write a model's weights, trained and not trained, under their paths (`stage1_unit02/conv1/kernel`).
+
+    The paths are those of the network with each unit as a layer of its own, so a file of a rolled network is the same.
 
     Args:
         model: any Keras model that is built.
@@ -26,7 +27,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         dtype: `"float32"` (default) or `"float16"`, half the size; what is larger than float16 can hold is refused.
 
     Raises:
-        InputError: another dtype, two weights of one path, one that does not fit the dtype, or a file that cannot be
+        InputError: another dtype, a weight that does not fit the dtype, or a file that cannot be
             written; one that was there is as it was then.
 
     Example:
@@ -39,13 +40,11 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     """
     check_choice("dtype", dtype, SAVED_DTYPES)
     tensors: dict[str, np.ndarray] = {}
-    for variable in _weights(model):
-        value = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))
+    for name, weight in named_weights(model).items():
+        value = weight.value()
         if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
-            raise InputError(f"the weight {variable.path} has values that {dtype} does not hold; nothing is written")
-        if variable.path in tensors:
-            raise InputError(f"two weights of {model.name} have the path {variable.path}; give its layers other names")
-        tensors[variable.path] = np.ascontiguousarray(value.astype(dtype))
+            raise InputError(f"the weight {name} has values that {dtype} does not hold; nothing is written")
+        tensors[name] = value.astype(dtype, order="C")
     path = Path(path)
     aside = path.with_name(path.name + ".partial")
     try:
@@ -60,7 +59,7 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     """Set a model's weights to those of a file that `save_safetensors` wrote: all of them, or none.
 
     Args:
-        model: with the layers, names and shapes of the one that was saved.
+        model: with the layers, names and shapes of the one that was saved, whether units are rolled in it or not.
         path: of the file.
 
     Raises:
@@ -78,22 +77,9 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     >>> bool(keras.ops.all(ours.get_layer("logits").kernel == theirs.get_layer("logits").kernel))
     True
     """
-    weights = {variable.path: variable for variable in _weights(model)}
-    tensors = read_safetensors(Path(path))
-    _refuse_other_names(path, model, set(weights), set(tensors))
-    for name, variable in weights.items():
-        if tensors[name].shape != tuple(variable.shape):
-            raise InputError(
-                f"the weight {name} is {tensors[name].shape} in {Path(path).name} and {tuple(variable.shape)} in "
-                f"{model.name}; build the network with the options of the one that was saved"
-            )
-    for name, variable in weights.items():
-        variable.assign(tensors[name].astype("float32"))
-
-
-def _weights(model: keras.Model) -> list[Any]:
-    # Seed generators have a state of their own: an integer, no part of the function that was learned.
-    return [variable for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)]
+    weights, tensors = named_weights(model), read_safetensors(Path(path))
+    refuse_other_weights(Path(path).name, model, weights, tensors)
+    assign(model, weights, tensors)
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -104,16 +90,3 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
-
-
-def _refuse_other_names(path: str | Path, model: keras.Model, wanted: set[str], found: set[str]) -> None:
-    # Of units in a stack that is written out, the names have one part more.
-    model_rolled, file_rolled = (any(re.search("_stack/[^/]+$", name) for name in names) for names in (wanted, found))
-    remedy = "" if model_rolled == file_rolled else f", rolled={file_rolled} among them"
-    for differing, what in ((wanted - found, "lacks"), (found - wanted, "has, beyond those of the model,")):
-        if names := sorted(differing):
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            raise InputError(
-                f"{Path(path).name} {what} {shown}; build {model.name} with the options of the network that was "
-                f"saved{remedy}"
-            )

@@ -134,7 +134,9 @@ def build_network(
             x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
     model = keras.Model(inputs, x, name=network.name)
     if weights is not None:
-        _load_weights(model, weights)
+        from keras_preact.models.weights import load_weights  # it imports this module
+
+        load_weights(model, weights)
     return model
 
 
@@ -394,32 +396,3 @@ def _check_image_shape(shape: tuple[Any, ...], data_format: str) -> None:
         raise InputError(f"input_shape is {shape}, which looks like the other data format; give {order}")
     if any(size is not None and size < 8 for size in sizes):
         raise InputError(f"input_shape is {shape}; the images must be at least 8 pixels high and wide")
-
-
-def _load_weights(model: keras.Model, weights: str | Path) -> None:
-    path = Path(weights)
-    if not path.exists():
-        raise InputError(
-            f"weights={str(weights)!r} is neither None nor a weights file that exists; no trained weights are "
-            "downloaded: give the path of a .weights.h5 file"
-        )
-    try:
-        model.load_weights(path)
-    except (ValueError, OSError, KeyError) as error:
-        remedy = _other_way(model, path)
-        raise InputError(f"the weights in {path.name} do not fit {model.name}{remedy}: {error}") from error
-
-
-def _other_way(model: keras.Model, path: Path) -> str:
-    """Return what helps where a file has the weights of rolled units and the network is written out, or vice versa."""
-    import h5py  # Keras does without until a file is read
-
-    try:
-        with h5py.File(path, "r") as file:
-            layers = dict(file.get("layers", {}))
-            rolled = any(name.startswith("unit_stack") and "units" not in layers[name] for name in layers)
-    except OSError:
-        return ""
-    if rolled == any(isinstance(layer, UnitStack) and layer.rolled for layer in model.layers):
-        return ""
-    return f", whose units are {'not ' if rolled else ''}rolled; build it with rolled={rolled}"

@@ -1,0 +1,192 @@
+"""Weights by name: a file fits the network however its units are arranged, and no other network."""
+
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from harness import array, disturb
+
+from keras_preact import InputError
+from keras_preact.interop import load_safetensors, save_safetensors
+from keras_preact.layers import ConvShortcut
+from keras_preact.models import (
+    Classification,
+    Series,
+    cifar_resnet,
+    load_weights,
+    roll,
+    transformer,
+)
+from keras_preact.models.weights import assign, named_weights
+
+FORMATS = (".weights.h5", ".keras", ".safetensors")
+FORMS = {
+    "unrolled": {"rolled": False},
+    "rolled": {"rolled": True},
+    "stacks that are not rolled": {"rolled": False, "remat": "unit"},
+}
+NETWORKS = {
+    "drop path": lambda **form: cifar_resnet(20, input_shape=(8, 8, 3), drop_path=0.1, **form),
+    "highway": lambda **form: cifar_resnet(20, "original", "highway", input_shape=(8, 8, 3), **form),
+    "a shortcut layer": lambda **form: cifar_resnet(20, shortcut=ConvShortcut(), input_shape=(8, 8, 3), **form),
+    "transformer": lambda **form: transformer(
+        Series(6, 2), Classification(3), depth=3, dim=8, heads=2, dropout=0.1, **form
+    ),
+}
+
+
+def save(model, path):
+    if path.suffix == ".safetensors":
+        save_safetensors(model, path)
+    elif path.suffix == ".keras":
+        model.save(path)
+    else:
+        model.save_weights(path)
+    return path
+
+
+def values(model):
+    return {name: weight.value() for name, weight in named_weights(model).items()}
+
+
+def different(make, form):
+    """Return the network with no weight as at its beginning."""
+    model = make(**FORMS[form])
+    disturb(model)
+    return model
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_every_form_of_file_loads_into_every_form_of_network(kind, tmp_path):
+    make = NETWORKS[kind]
+    targets = {form: make(**FORMS[form]) for form in FORMS}
+    fresh = {form: values(model) for form, model in targets.items()}
+    x = np.random.default_rng(3).normal(size=(2, *targets["rolled"].input_shape[1:])).astype("float32")
+    for saved in FORMS:
+        model = different(make, saved)
+        expected = values(model)
+        for suffix in FORMATS:
+            path = save(model, tmp_path / f"saved{suffix}")
+            for form, target in targets.items():
+                load_weights(target, path)
+                found = values(target)
+                assert found.keys() == expected.keys()
+                assert all(np.array_equal(found[name], expected[name]) for name in expected), (saved, suffix, form)
+                assign(target, named_weights(target), fresh[form])
+        load_weights(targets["unrolled"], path)
+        np.testing.assert_allclose(array(targets["unrolled"](x)), array(model(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_the_builders_weights_argument_reads_all_formats_in_both_forms(tmp_path):
+    make = NETWORKS["drop path"]
+    for saved, suffix in itertools.product(("rolled", "unrolled"), FORMATS):
+        model = different(make, saved)
+        path = save(model, tmp_path / f"saved{suffix}")
+        for form in FORMS:
+            loaded = values(make(**FORMS[form], weights=path))
+            assert all(np.array_equal(loaded[name], value) for name, value in values(model).items())
+
+
+def test_the_bytes_of_safetensors_do_not_depend_on_the_form(tmp_path):
+    model = different(NETWORKS["drop path"], "unrolled")
+    files = [save(form, tmp_path / f"{k}.safetensors").read_bytes() for k, form in enumerate((model, roll(model)))]
+    assert files[0] == files[1]
+
+
+def test_names_are_the_paths_of_the_unrolled_network():
+    for make in NETWORKS.values():
+        model = make(rolled=False)
+        floats = {variable.path for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)}
+        assert set(named_weights(model)) == floats
+        assert set(named_weights(make(rolled=True))) == set(named_weights(model))
+
+
+def test_a_network_inside_another(tmp_path):
+    def nested(rolled):
+        inputs = keras.Input((8, 8, 3))
+        backbone = cifar_resnet(20, input_shape=(8, 8, 3), include_top=False, rolled=rolled, name="backbone")
+        return keras.Model(inputs, keras.layers.Dense(2, name="head")(backbone(inputs)))
+
+    for rolled, suffix in itertools.product((True, False), FORMATS):
+        model, other = nested(rolled), nested(not rolled)
+        disturb(model)
+        load_weights(other, save(model, tmp_path / f"nested{suffix}"))
+        assert all(np.array_equal(values(other)[name], value) for name, value in values(model).items())
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": 26}, "stage1"),
+        ({"depth": 14}, "stage1"),
+        ({"depth": 20, "widen_factor": 2}, "lacks stage1_unit01/projection"),
+        ({"depth": 20, "classes": 7}, r"the weight logits/kernel is \(64, 10\) in saved.* and \(64, 7\) in"),
+        ({"depth": 20, "shortcut": "conv"}, "shortcut"),
+    ],
+)
+def test_other_networks_are_refused_and_left_as_they_were(rolled, suffix, options, message, tmp_path):
+    path = save(cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled), tmp_path / f"saved{suffix}")
+    model = cifar_resnet(**options, input_shape=(8, 8, 3), rolled=not rolled)
+    before = values(model)
+    with pytest.raises(InputError, match=message):
+        load_weights(model, path)
+    assert all(np.array_equal(value, before[name]) for name, value in values(model).items())
+
+
+def test_statistics_of_the_inputs_take_effect_when_they_are_loaded(tmp_path):
+    def model():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Normalization(name="standardization")])
+
+    x = np.random.default_rng(0).normal(5, 2, (64, 3)).astype("float32")
+    adapted, fresh = model(), model()
+    adapted.layers[0].adapt(x)
+    save_safetensors(adapted, tmp_path / "saved.safetensors")
+    load_safetensors(fresh, tmp_path / "saved.safetensors")
+    np.testing.assert_array_equal(array(fresh(x)), array(adapted(x)))
+
+
+def test_files_of_rolled_networks_hold_no_unit_beyond_theirs(tmp_path):
+    """Nor the variables of the one unit that runs in the loop: two files of one network are equal."""
+    import h5py
+
+    model = cifar_resnet(20, input_shape=(8, 8, 3), rolled=True)
+    model.save_weights(tmp_path / "saved.weights.h5")
+    count = 0
+    with h5py.File(tmp_path / "saved.weights.h5") as file:
+
+        def add(name, member):
+            nonlocal count
+            count += int(np.prod(member.shape)) if isinstance(member, h5py.Dataset) else 0
+
+        file.visititems(add)
+    assert count == sum(int(np.prod(v.shape)) for v in model.weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", ["tensorflow", "jax"])
+def test_files_of_one_backend_load_on_the_other(saved, tmp_path):
+    """Saved in a process of its own: rolled and not, in each format."""
+    script = (
+        "import sys, keras; sys.path.insert(0, 'tests/models'); sys.path.insert(0, 'tests'); import test_weights as t\n"
+        "from pathlib import Path\n"
+        "for rolled in ('rolled', 'unrolled'):\n"
+        "    keras.utils.set_random_seed(1)\n"
+        "    model = t.different(t.NETWORKS['drop path'], rolled)\n"
+        "    for suffix in t.FORMATS:\n"
+        "        t.save(model, Path(sys.argv[1]) / f'{rolled}{suffix}')\n"
+    )
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "KERAS_BACKEND": saved}
+    subprocess.run([sys.executable, "-c", script, tmp_path], env=environment, cwd=root, check=True)
+    for rolled in ("rolled", "unrolled"):
+        files = [tmp_path / f"{rolled}{suffix}" for suffix in FORMATS]
+        loaded = [values(NETWORKS["drop path"](**FORMS[f], weights=path)) for f in FORMS for path in files]
+        for other in loaded[1:]:
+            assert all(np.array_equal(other[name], value) for name, value in loaded[0].items())
