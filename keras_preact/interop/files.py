@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -14,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.models.weights import Variable, check_equal_variables, finite
+from keras_preact.models.weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")
@@ -23,7 +21,9 @@ CHECKSUM = "sha256"
 
 
 def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32") -> None:
-    """Write a model's weights, trained and not trained, under their paths (`stage1_unit01/conv1/kernel`).
+    """Write a model's weights, trained and not trained, under their paths (`stage1_unit02/conv1/kernel`).
+
+    The paths are those of the network with each unit as a layer of its own, so a file of a rolled network is the same.
 
     Args:
         model: any Keras model that is built.
@@ -31,7 +31,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         dtype: `"float32"` (default) or `"float16"`, half the size; what is larger than float16 can hold is refused.
 
     Raises:
-        InputError: another dtype, two weights of one path, one that does not fit the dtype, or a file that cannot be
+        InputError: another dtype, a weight that does not fit the dtype, or a file that cannot be
             written; one that was there is as it was then.
 
     Example:
@@ -44,13 +44,11 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     """
     check_choice("dtype", dtype, SAVED_DTYPES)
     tensors: dict[str, np.ndarray] = {}
-    for variable in _weights(model):
-        value = keras.ops.convert_to_numpy(keras.ops.cast(variable, "float32"))
+    for name, weight in named_weights(model).items():
+        value = weight.value()
         if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
-            raise InputError(f"the weight {variable.path} has values that {dtype} does not hold; nothing is written")
-        if variable.path in tensors:
-            raise InputError(f"two weights of {model.name} have the path {variable.path}; give its layers other names")
-        tensors[variable.path] = np.ascontiguousarray(value.astype(dtype))
+            raise InputError(f"the weight {name} has values that {dtype} does not hold; nothing is written")
+        tensors[name] = value.astype(dtype, order="C")
     path = Path(path)
     aside = path.with_name(path.name + ".partial")
     metadata = {"model": model.name, "keras_preact": __version__, CHECKSUM: checksum(tensors)}
@@ -66,7 +64,7 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     """Set a model's weights to those of a file that `save_safetensors` wrote: all of them, or none.
 
     Args:
-        model: with the layers, names and shapes of the one that was saved.
+        model: with the layers, names and shapes of the one that was saved, whether units are rolled in it or not.
         path: of the file.
 
     Raises:
@@ -85,19 +83,7 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     True
     """
     path = Path(path)
-    weights = {variable.path: variable for variable in _weights(model)}
-    tensors = read_safetensors(path)
-    wanted = {name: Variable(name, tuple(variable.shape), variable) for name, variable in weights.items()}
-    found = {name: Variable(name, tensor.shape, tensor) for name, tensor in sorted(tensors.items())}
-    check_equal_variables(path.name, model, wanted, found, _other_way(set(wanted), set(found)))
-    values = {name: finite(tensor, weights[name].dtype, f"{name} in {path.name}") for name, tensor in tensors.items()}
-    for name, variable in weights.items():
-        variable.assign(values[name])
-
-
-def _weights(model: keras.Model) -> list[Any]:
-    # Seed generators have a state of their own: an integer, no part of the function that was learned.
-    return [variable for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)]
+    assign_checked(path.name, model, read_safetensors(path))
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -130,10 +116,3 @@ def checksum(tensors: dict[str, np.ndarray]) -> str:
         digest.update(json.dumps([name, tensor.dtype.name, tensor.shape]).encode())
         digest.update(np.ascontiguousarray(tensor).reshape(-1).view("uint8").data)
     return digest.hexdigest()
-
-
-def _other_way(wanted: set[str], found: set[str]) -> str:
-    """Return what helps where a file has the weights of rolled units and the network is unrolled, or vice versa."""
-    # Of units in a stack that is written out, the names have one part more.
-    model_rolled, file_rolled = (any(re.search("_stack/[^/]+$", name) for name in names) for names in (wanted, found))
-    return "" if model_rolled == file_rolled else f", rolled={file_rolled} among them"

@@ -17,7 +17,7 @@ from keras_preact.layers.stack import UnitStack, named_variables
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import STRIDE_UNITS
 from keras_preact.models.resnet import units_in
-from keras_preact.models.weights import finite
+from keras_preact.models.stored import finite
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -1,6 +1,7 @@
 """The bricks: Keras layers for h, F and f, and the residual units made of them."""
 
 from keras_preact.layers.branches import DropPath
+from keras_preact.layers.composite import freeze_batch_norms
 from keras_preact.layers.placements import NORM_PLACEMENTS, PLACEMENTS, Placement, get_placement
 from keras_preact.layers.preactivation import BatchNorm, PreActivation, normalization
 from keras_preact.layers.residual import ResidualLayer
@@ -71,6 +72,7 @@ __all__ = [
     "ShortcutOnlyGating",
     "UnitStack",
     "deepnorm",
+    "freeze_batch_norms",
     "get_placement",
     "get_shortcut",
     "normalization",

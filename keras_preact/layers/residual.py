@@ -7,11 +7,12 @@ from typing import Any
 
 import keras
 
+from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.placements import Placement
-from keras_preact.layers.shortcuts import Shortcut, keep_frozen
+from keras_preact.layers.shortcuts import Shortcut
 
 
-class ResidualLayer(keras.layers.Layer):
+class ResidualLayer(CompositeLayer):
     """Base of all residual units: their terms one by one, and how they are put together.
 
     A subclass sets the parts in its `build`, ends it with this one's, and says nothing else about the order of things.
@@ -35,10 +36,6 @@ class ResidualLayer(keras.layers.Layer):
     last: list[keras.layers.Layer]
     changes_shape = False
     shares_preactivation = False
-
-    def build(self, input_shape: Any) -> None:
-        super().build(input_shape)
-        keep_frozen(self)
 
     def terms(self, x: Any, mask: Any = None) -> tuple[Any, Any, Any, Any]:
         """Return what the shortcut is given, F, y = h(x) + F of Eq. (1), and x' = f(y) of Eq. (2)."""

@@ -16,6 +16,7 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
 from keras_preact.layers.branches import residual_branch, weight_layers
+from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     HE_NORMAL,
@@ -28,25 +29,8 @@ from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, norm
 from keras_preact.layers.products import convolution_multiply_adds, sequence_multiply_adds
 
 
-def keep_frozen(layer: keras.layers.Layer) -> None:
-    """Freeze the layers inside a frozen layer that has just been built.
-
-    Keras hands `trainable` on to the layers inside when it is set. One that is frozen from the beginning, as when it
-    is loaded, has none of them yet, and they would be trained.
-
-    >>> shortcut = ConvShortcut(trainable=False)
-    >>> shortcut.build((1, 8, 8, 4), (1, 8, 8, 4))
-    >>> shortcut.projection.conv.trainable
-    False
-    """
-    if not layer.trainable:
-        # Not `layer.trainable = False`: TensorFlow leaves out the assignment of a value that is there already.
-        for inside in layer._flatten_layers(include_self=False):
-            inside.trainable = False
-
-
 @keras.saving.register_keras_serializable(package="keras_preact")
-class Shortcut(keras.layers.Layer):
+class Shortcut(CompositeLayer):
     """Base of all shortcuts: `call(x, residual)` returns y, of the residual's shape and dtype.
 
     Write your own variant by overriding `call` (and `build`, where it has weights):
@@ -80,7 +64,6 @@ class Shortcut(keras.layers.Layer):
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         super().build(x_shape)
-        keep_frozen(self)
 
     def call(self, x: Any, residual: Any) -> Any:
         raise NotImplementedError
@@ -580,7 +563,7 @@ def _parse(text: str) -> tuple[str, dict[str, Any]]:
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class Projection(keras.layers.Layer):
+class Projection(CompositeLayer):
     """A strided 1×1 convolution to the residual's shape (option B of the first ResNet paper).
 
     Args:
@@ -647,7 +630,6 @@ class Projection(keras.layers.Layer):
         for layer in self.norm:
             layer.build(self.conv.compute_output_shape(input_shape))
         super().build(input_shape)
-        keep_frozen(self)
 
     def call(self, x: Any) -> Any:
         x = self.conv(x)

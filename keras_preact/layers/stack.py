@@ -18,8 +18,8 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
+from keras_preact.layers.composite import CompositeLayer, frozen_parts, parts, set_frozen
 from keras_preact.layers.products import layer_products
-from keras_preact.layers.shortcuts import keep_frozen
 
 REMATS = ("none", "unit", "segment")
 
@@ -28,7 +28,7 @@ Step = Callable[[Any, Sequence[Any]], "tuple[Any, list[Any], Any]"]
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class UnitStack(keras.layers.Layer):
+class UnitStack(CompositeLayer):
     """n equal units, one after the other, as one layer: x_{l+1} = unit_l(x_l).
 
     Written out, each unit is a layer of its own. Rolled, the units' weights are stacked along a new first axis and
@@ -45,6 +45,9 @@ class UnitStack(keras.layers.Layer):
         vary: arguments of the unit that differ from unit to unit, each with n values. Rolled, only those that the
             unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`, if above 0).
         **kwargs: as in `keras.layers.Layer`. Default dtype policy and `trainable`: the unit's.
+
+    Layers inside are frozen one by one as in any model: those of `units`, or rolled those of `loop_unit()`, each of
+    which stands for that layer of all units. `freeze_batch_norms` freezes the batch norms.
 
     Input and output: what the unit takes and gives, in the compute dtype. A mask (Keras's, of sequences) reaches
     every unit that takes one.
@@ -109,7 +112,7 @@ class UnitStack(keras.layers.Layer):
                 )
 
     def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
-        """Return unit k, or without k the one that the others vary from; not frozen, for the stack says what is."""
+        """Return unit k, or without k the one that the others vary from; not frozen as a whole: the stack says that."""
         spec = keras.saving.deserialize_keras_object(self.unit_spec)
         own = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
         unit = type(spec).from_config({**spec.get_config(), **own, "name": name, "dtype": self.dtype_policy})
@@ -125,7 +128,7 @@ class UnitStack(keras.layers.Layer):
         else:
             for unit in self.units:
                 _build_unit(unit, input_shape)
-        unit = self._template.unit if self.rolled else self.units[0]
+        unit = self.loop_unit() if self.rolled else self.units[0]
         # Not `compute_output_shape`, which a layer need not have.
         output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
         if tuple(output_shape) != tuple(input_shape):
@@ -134,10 +137,15 @@ class UnitStack(keras.layers.Layer):
                 "the unit that changes it before the stack"
             )
         super().build(input_shape)
-        keep_frozen(self)
 
     def _build_stacked(self, input_shape: Any) -> None:
         self._template = template = _Template(partial(self._make_unit, None, self.name), input_shape)
+        # Where Keras looks for the layers inside a layer, to freeze them for example; but no attribute, or Keras would
+        # write the variables of this unit, which are never used, into files.
+        self._layers.append(template.unit)
+        for part in parts(self):
+            if type(part).quantize is not keras.layers.Layer.quantize:
+                part.quantize = self._refuse_to_quantize
         places = _variable_arguments(template.unit)
         for argument in self.vary:
             if missing := [name for name in places[argument] if name not in template.names]:
@@ -147,7 +155,8 @@ class UnitStack(keras.layers.Layer):
                 )
         varied = {name: values for argument, values in self.vary.items() for name in places[argument]}
         self.stacked: list[keras.Variable] = []
-        for name, variable, initializer in zip(template.names, template.variables, template.initializers, strict=True):
+        for number, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
+            initializer = template.initializers[number]
             if name in varied:
                 initializer = partial(_given, varied[name])
             else:
@@ -158,7 +167,7 @@ class UnitStack(keras.layers.Layer):
                     shape=(self.repeats, *variable.shape),
                     initializer=initializer,
                     dtype=variable.dtype,
-                    trainable=variable.trainable,
+                    trainable=number not in template.state,
                     aggregation=variable.aggregation,
                     autocast=False,  # the template's variables cast, as they would in a unit on its own
                     regularizer=variable.regularizer,
@@ -167,16 +176,40 @@ class UnitStack(keras.layers.Layer):
                 )
             )
 
-    def unit_weights(self, k: int) -> dict[str, Any]:
-        """Return the values of unit k's variables, k from 0, by name: `{"conv1/kernel": tensor, …}`.
+    @property
+    def variables(self) -> list[keras.Variable]:
+        return self.weights if self.rolled and self.built else super().variables
+
+    @property
+    def weights(self) -> list[keras.Variable]:
+        if not (self.rolled and self.built):
+            return super().weights
+        for stacked, variable in zip(self.stacked, self._template.variables, strict=True):
+            stacked.trainable = variable.trainable  # as the layer in the loop is frozen, or is not
+        return list(self.stacked)
+
+    def _refuse_to_quantize(self, *args: Any, **kwargs: Any) -> None:
+        raise InputError(f"{self.name} runs one unit in a loop, which Keras cannot quantize; unroll the network first")
+
+    def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
+        """Return where unit k's variables are, by name: a variable, and the place in it where it is a stacked one.
 
         Raises:
             InputError: there is no unit k, or the stack is not built yet.
         """
         k = self._check_index(k)
         if self.rolled:
-            return {n: v[k] for n, v in zip(self._template.names, self.stacked, strict=True)}
-        return {name: ops.copy(variable) for name, variable in named_variables(self.units[k]).items()}
+            return {name: (variable, k) for name, variable in zip(self._template.names, self.stacked, strict=True)}
+        return {name: (variable, None) for name, variable in named_variables(self.units[k]).items()}
+
+    def unit_weights(self, k: int) -> dict[str, Any]:
+        """Return the values of unit k's variables, k from 0, by name: `{"conv1/kernel": tensor, …}`.
+
+        Raises:
+            InputError: there is no unit k, or the stack is not built yet.
+        """
+        places = self.unit_variables(k).items()
+        return {name: ops.copy(variable) if place is None else variable[place] for name, (variable, place) in places}
 
     def set_unit_weights(self, k: int, weights: Mapping[str, Any]) -> None:
         """Set variables of unit k, by the names that `unit_weights` gives; others stay as they are.
@@ -184,19 +217,15 @@ class UnitStack(keras.layers.Layer):
         Raises:
             InputError: there is no unit k, no such variable, or a value of another shape.
         """
-        k = self._check_index(k)
-        if self.rolled:
-            variables = dict(zip(self._template.names, self.stacked, strict=True))
-        else:
-            variables = named_variables(self.units[k])
+        variables = self.unit_variables(k)
         for name, value in weights.items():
-            variable = variables[check_choice("variable", name, variables)]
-            shape = tuple(variable.shape)[int(self.rolled) :]
+            variable, place = variables[check_choice("variable", name, variables)]
+            shape = tuple(variable.shape)[place is not None :]
             if tuple(np.shape(value)) != shape:
                 raise InputError(f"{name} of a unit has shape {shape}, not {tuple(np.shape(value))}; give that shape")
-            if self.rolled:
+            if place is not None:
                 everything = np.array(ops.convert_to_numpy(variable))
-                everything[k] = ops.convert_to_numpy(value)
+                everything[place] = ops.convert_to_numpy(value)
                 value = everything
             variable.assign(value)
 
@@ -212,13 +241,12 @@ class UnitStack(keras.layers.Layer):
         weights = self.unit_weights(k)
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
-        if not (self if self.rolled else self.units[k]).trainable:
-            unit.trainable = False
+        _freeze_alike(unit, self.loop_unit() if self.rolled else self.units[k])
         return unit
 
     @classmethod
     def from_units(cls, units: Sequence[keras.layers.Layer], **options: Any) -> UnitStack:
-        """Return a stack of the given units in this order, with a copy of their weights; frozen if they are.
+        """Return a stack of the given units in this order, with a copy of their weights; frozen where they are.
 
         Args:
             units: built layers, equal in all but their weights, their names, and what a unit keeps in variables.
@@ -236,6 +264,8 @@ class UnitStack(keras.layers.Layer):
         vary = {name: values for name, values in varying.items() if any(value != values[0] for value in values)}
         stack = cls(first, len(units), vary=vary, **options)
         stack.build(first.get_build_config()["input_shape"])
+        for unit in [stack.loop_unit()] if stack.rolled else stack.units:
+            _freeze_alike(unit, first)
         columns = [named_variables(unit) for unit in units]
         if not stack.rolled:
             for k, column in enumerate(columns):
@@ -259,7 +289,7 @@ class UnitStack(keras.layers.Layer):
             return self._call_written_out(x, training, mask)
         template = self._template
         state = template.state if training else []
-        step = _Pure([self.loop_unit], template.variables, [template.variables[i] for i in state], training, mask)
+        step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
         # All units' weights in one cast, rather than a cast in each unit.
         values = [
             ops.cast(variable, self.compute_dtype) if autocast else variable.value
@@ -273,13 +303,12 @@ class UnitStack(keras.layers.Layer):
             self.add_loss(loss)
         return x
 
-    @property
     def loop_unit(self) -> keras.layers.Layer:
-        """The one unit that a built, rolled stack runs in its loop; the values of its own variables are never used."""
-        unit = self._template.unit
-        if unit.trainable != self.trainable:
-            unit.trainable = self.trainable  # a frozen batch norm runs in inference mode
-        return unit
+        """Return the one unit that a built, rolled stack runs in its loop, for all units.
+
+        A layer in it that is frozen is frozen in all units. The values of its own variables are never used.
+        """
+        return self._template.unit
 
     def _loop(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         if self.remat == "segment":
@@ -327,7 +356,7 @@ class UnitStack(keras.layers.Layer):
 
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of all units on one image of `input_shape`; 0 for layers that do not say theirs."""
-        unit = self._template.unit if self.rolled else self.units[0]
+        unit = self.loop_unit() if self.rolled else self.units[0]
         return self.repeats * layer_products(unit, input_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -405,6 +434,13 @@ def _build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
     unit.build(input_shape)
 
 
+def _freeze_alike(unit: keras.layers.Layer, other: keras.layers.Layer) -> None:
+    """Freeze a built unit, or layers in it, as another one like it."""
+    if unit.trainable != other.trainable:
+        unit.trainable = other.trainable
+    set_frozen(unit, frozen_parts(other))
+
+
 def _state(unit: keras.layers.Layer) -> list[keras.Variable]:
     """Return the unit's variables that are no weights: moving statistics, states of random generators.
 
@@ -447,7 +483,9 @@ def _variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
 def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
     """Return the unit's variables by their path below the unit: "conv1/kernel"."""
     named: dict[str, keras.Variable] = {}
-    for variable in (*unit.trainable_variables, *unit.non_trainable_variables):
+    is_state = {id(variable) for variable in _state(unit)}
+    # Not by `trainable`: the order must not depend on what is frozen, because files have it.
+    for variable in sorted(unit.variables, key=lambda variable: id(variable) in is_state):
         # Keras numbers its random generators through the whole process.
         name = re.sub(r"seed_generator_\d+", "seed_generator", _path_below(unit, variable))
         while name in named:
@@ -458,17 +496,19 @@ def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
 
 def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
     """Return a variable's path below the unit. One made in the unit's constructor knows of no more than its parent."""
-    prefixes = (unit.path, unit.name, unit.path.rpartition("/")[0])
+    path = unit.path or unit.name  # Keras gives the path when it builds the layer
+    prefixes = (path, unit.name, path.rpartition("/")[0])
     prefix = next((prefix for prefix in prefixes if variable.path.startswith(f"{prefix}/")), "")
     return str(variable.path).removeprefix(f"{prefix}/")
 
 
 def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:
-    """Return whether two built layers compute the same function of the same variables."""
+    """Return whether two built layers compute and train the same function of the same variables."""
     free = {"name", *_variable_arguments(unit)}
     configs = [{k: v for k, v in layer.get_config().items() if k not in free} for layer in (unit, other)]
     shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
-    return type(unit) is type(other) and configs[0] == configs[1] and shapes[0] == shapes[1]
+    frozen = [frozen_parts(layer) for layer in (unit, other)]
+    return type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))
 
 
 # ---- initial values -----------------------------------------------------------------------------------------------

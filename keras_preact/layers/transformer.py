@@ -8,6 +8,7 @@ order it stands at the beginning of F, where the proposed ResNet has it: x' = x 
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import partial
 from typing import Any, ClassVar
 
 import keras
@@ -15,6 +16,7 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.branches import DropPath
+from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
 from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.residual import ResidualLayer, in_order
@@ -25,7 +27,6 @@ from keras_preact.layers.shortcuts import (
     ScaledResidual,
     Shortcut,
     get_shortcut,
-    keep_frozen,
 )
 
 SEQUENCE_NORMALIZATIONS = ("layer", "rms", "none")
@@ -59,7 +60,7 @@ def sequence_normalization(kind: str, epsilon: float = 1e-5, name: str = "norm",
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class SelfAttention(keras.layers.Layer):
+class SelfAttention(CompositeLayer):
     """Multi-head self-attention: softmax(QKᵀ/√k) V by heads, and a projection (Vaswani et al. 2017).
 
     Query, key and value come from one product. The attention itself is `keras.ops.dot_product_attention` where that is
@@ -126,7 +127,6 @@ class SelfAttention(keras.layers.Layer):
         if self.dropout:
             self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
         super().build(input_shape)
-        keep_frozen(self)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         batch, steps, width = ops.shape(x)
@@ -258,7 +258,8 @@ class Sublayer(ResidualLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.placement = _of_norms(get_placement(placement, NORM_PLACEMENTS))
-        self.shortcut_spec = shortcut
+        # Not the layer itself, which Keras would count among the layers inside the unit.
+        self._new_shortcut = partial(get_shortcut, shortcut)
         if not isinstance(get_shortcut(shortcut), SEQUENCE_SHORTCUTS):
             raise InputError(f"the shortcut {shortcut!r} is made of convolutions of images; choose another one")
         self.normalization = check_choice("normalization", normalization, SEQUENCE_NORMALIZATIONS)
@@ -277,7 +278,7 @@ class Sublayer(ResidualLayer):
             self.branch.append(keras.layers.Dropout(self.dropout, dtype=policy, name="dropout"))
         if self.drop_path:
             self.branch.append(DropPath(self.drop_path, dtype=policy, name="drop_path"))
-        self.shortcut = get_shortcut(self.shortcut_spec, name="shortcut", dtype=policy)
+        self.shortcut = self._new_shortcut(name="shortcut", dtype=policy)
         self.reshape = []
         self.last = self._norms(self.placement.after_addition, "norm_after_addition")
         shape = input_shape
@@ -309,7 +310,7 @@ class Sublayer(ResidualLayer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        shortcut = self.shortcut_spec
+        (shortcut,) = self._new_shortcut.args
         return {
             **super().get_config(),
             "placement": placement_config(self.placement, NORM_PLACEMENTS),
@@ -413,7 +414,7 @@ class FeedForwardUnit(Sublayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class EncoderBlock(keras.layers.Layer):
+class EncoderBlock(CompositeLayer):
     """An encoder block of a Transformer: an `AttentionUnit`, then a `FeedForwardUnit`.
 
     Args:
@@ -491,7 +492,6 @@ class EncoderBlock(keras.layers.Layer):
         self.attention.build(input_shape)
         self.feed_forward.build(input_shape)
         super().build(input_shape)
-        keep_frozen(self)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         return self.feed_forward(self.attention(x, training=training, mask=mask), training=training)
@@ -514,6 +514,7 @@ class EncoderBlock(keras.layers.Layer):
 
     def get_config(self) -> dict[str, Any]:
         units = {**self.attention.get_config(), **self.feed_forward.get_config()}
+        units.pop("frozen", None)  # numbers of layers in the unit, not in the block
         return {**units, **super().get_config()}
 
 

@@ -151,7 +151,8 @@ class ResidualUnit(ResidualLayer):
         )
         self.output_filters = self.filters * EXPANSION[block]
         get_shortcut(shortcut)  # a wrong name is refused here, not when the unit is built
-        self.shortcut_spec = shortcut
+        # Not the layer itself, which Keras would count among the layers inside the unit.
+        self._new_shortcut = partial(get_shortcut, shortcut)
 
     variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"drop_path": ("drop_path/rate",)}
     """Arguments that the unit keeps in variables: they may differ between the units of a rolled `UnitStack`."""
@@ -204,7 +205,7 @@ class ResidualUnit(ResidualLayer):
         }
         if self.placement.normalizes_projection:
             projection |= {"normalize": self.normalization, "momentum": self.momentum, "epsilon": self.epsilon}
-        shortcut = get_shortcut(self.shortcut_spec, name="shortcut", **common)
+        shortcut = self._new_shortcut(name="shortcut", **common)
         self.reshape = []
         if shortcut.changes_shape:
             shortcut = fitted_shortcut(shortcut, self.strides, **projection)
@@ -244,7 +245,7 @@ class ResidualUnit(ResidualLayer):
         return subsampled_shape(input_shape, self.output_filters, self.strides, self.data_format)
 
     def get_config(self) -> dict[str, Any]:
-        shortcut = self.shortcut_spec
+        (shortcut,) = self._new_shortcut.args
         return {
             **super().get_config(),
             "filters": self.filters,

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import check_choice
+from keras_preact.layers.composite import freeze_batch_norms
 from keras_preact.models.cifar import cifar_resnet, cifar_units
 from keras_preact.models.folding import fold
 from keras_preact.models.imagenet import (
@@ -39,6 +40,7 @@ from keras_preact.models.transformer import (
     prenorm_transformer,
     transformer,
 )
+from keras_preact.models.weights import load_weights
 
 __all__ = [
     "NETWORKS",
@@ -54,9 +56,11 @@ __all__ = [
     "feature_maps",
     "fold",
     "freeze",
+    "freeze_batch_norms",
     "get_network",
     "imagenet_resnet",
     "load_model",
+    "load_weights",
     "multiply_adds",
     "postact_resnet18",
     "postact_resnet34",

@@ -61,7 +61,7 @@ def read_archive(path: Path) -> Archive:
             weights = io.BytesIO(archive.read(WEIGHTS))
     if not isinstance(config, dict):
         raise InputError(f"{name} has a configuration that describes no model; save the model again")
-    return Archive(name, config, weights, _check_weights(name, weights), size)
+    return Archive(name, config, weights, check_weights(name, weights), size)
 
 
 def _check_members(name: str, archive: zipfile.ZipFile, size: int) -> None:
@@ -82,7 +82,7 @@ def _check_members(name: str, archive: zipfile.ZipFile, size: int) -> None:
         raise InputError(f"{name} has a configuration of over {CONFIG_LIMIT >> 20} MB; split the model")
 
 
-def _check_weights(name: str, file: io.BytesIO) -> int:
+def check_weights(name: str, file: io.BytesIO) -> int:
     """Check that all arrays of an HDF5 file are in it, each for itself; return the number of their bytes."""
     import h5py  # Keras does without until a file is read
 

@@ -19,8 +19,8 @@ from keras.src.saving import saving_lib, serialization_lib
 from keras_preact.errors import InputError, shown
 from keras_preact.models.archive import Archive, read_archive
 from keras_preact.models.configuration import MOST, check_configuration, objects
+from keras_preact.models.stored import finite
 from keras_preact.models.trained import refuse_other_pixels
-from keras_preact.models.weights import finite
 
 
 def load_model(path: str | Path, compile: bool = True) -> keras.Model:

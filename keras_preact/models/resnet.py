@@ -26,7 +26,6 @@ from keras_preact.layers.shortcuts import get_shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions
-from keras_preact.models.weights import load_weights
 
 POOLINGS = ("avg", "max")
 
@@ -134,7 +133,9 @@ def build_network(
             x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
     model = with_policy(keras.Model(inputs, x, name=network.name), dtype)
     if weights is not None:
-        _load_weights(model, weights)
+        from keras_preact.models.weights import load_weights  # it imports this module
+
+        load_weights(model, weights)
     return model
 
 
@@ -378,33 +379,3 @@ def _check_image_shape(shape: tuple[Any, ...], data_format: str) -> None:
         raise InputError(f"input_shape is {shape}, which looks like the other data format; give {order}")
     if any(size is not None and size < 8 for size in sizes):
         raise InputError(f"input_shape is {shape}; the images must be at least 8 pixels high and wide")
-
-
-def _load_weights(model: keras.Model, weights: str | Path) -> None:
-    path = Path(weights)
-    if not path.exists():
-        raise InputError(
-            f"weights={str(weights)!r} is neither None nor a weights file that exists; no trained weights are "
-            "downloaded: give the path of a .weights.h5, .keras or .safetensors file"
-        )
-    try:
-        load_weights(model, path)
-    except InputError as error:
-        if remedy := _other_way(model, path):
-            raise InputError(f"the weights in {path.name} do not fit {model.name}{remedy}: {error}") from error
-        raise
-
-
-def _other_way(model: keras.Model, path: Path) -> str:
-    """Return what helps where a file has the weights of rolled units and the network is written out, or vice versa."""
-    import h5py  # Keras does without until a file is read
-
-    try:
-        with h5py.File(path, "r") as file:
-            layers = dict(file.get("layers", {}))
-            rolled = any(name.startswith("unit_stack") and "units" not in layers[name] for name in layers)
-    except OSError:
-        return ""
-    if rolled == any(isinstance(layer, UnitStack) and layer.rolled for layer in model.layers):
-        return ""
-    return f", whose units are {'not ' if rolled else ''}rolled; build it with rolled={rolled}"

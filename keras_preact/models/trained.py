@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_preact.data import PerPixelMean
 from keras_preact.errors import InputError, check_positive
-from keras_preact.layers.stack import UnitStack
+from keras_preact.layers.composite import batch_norms
 
 
 def freeze(network: keras.Model, before: str | None = None) -> list[str]:
@@ -18,6 +18,7 @@ def freeze(network: keras.Model, before: str | None = None) -> list[str]:
 
     A frozen layer keeps its weights, and a frozen batch norm also its statistics: it normalizes with them as at
     inference, even where the network is called with `training=True`. Compile the model afterwards.
+    `freeze_batch_norms` freezes the batch norms alone, those inside units too.
 
     Args:
         network: a functional model, such as the networks of this package.
@@ -81,20 +82,6 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     if not count:
         raise InputError("there is no batch; give at least one")
     return count
-
-
-def batch_norms(network: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return the batch norms of a network, those inside other layers too; of a rolled stack those of its one unit."""
-    layers = network._flatten_layers()  # Keras has no public way to the layers inside layers
-    for stack in rolled_stacks(network):
-        layers += stack.loop_unit._flatten_layers()
-    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
-
-
-def rolled_stacks(network: keras.Model) -> list[UnitStack]:
-    """Return the stacks of a network that are rolled and built, those inside other layers too."""
-    stacks = [layer for layer in network._flatten_layers() if isinstance(layer, UnitStack)]
-    return [stack for stack in stacks if stack.rolled and stack.built]
 
 
 def resized(network: keras.Model, size: int) -> keras.Model:

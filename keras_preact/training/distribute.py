@@ -16,7 +16,8 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_positive
-from keras_preact.models.trained import batch_norms, rolled_stacks
+from keras_preact.layers.composite import batch_norms, parts
+from keras_preact.layers.stack import UnitStack
 
 MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
 """Keras's own environment variables: address and port of the first process, number of processes, this one's number."""
@@ -194,9 +195,8 @@ def synchronize(model: keras.Model) -> None:
     Raises:
         InputError: some units run in a loop, which does not exchange statistics between devices.
     """
-    norms = keras.layers.BatchNormalization
-    stacks = {stack.name: stack.loop_unit._flatten_layers() for stack in rolled_stacks(model)}
-    if loops := ", ".join(name for name, layers in stacks.items() if any(isinstance(x, norms) for x in layers)):
+    rolled = [layer for layer in parts(model) if isinstance(layer, UnitStack) and layer.rolled]
+    if loops := ", ".join(stack.name for stack in rolled if batch_norms(stack)):
         raise InputError(f"batch norms in the loops {loops} cannot be synchronized; build with rolled=False")
     for norm in batch_norms(model):
         norm.synchronized = True

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.models import cifar_resnet, load_model, loading
 
 
@@ -226,17 +225,6 @@ def test_sound_files_load_to_the_bit(saved, tmp_path):
         loaded = load_model(tmp_path / "ours.keras")
         assert np.array_equal(model.predict(images, verbose=0), loaded.predict(images, verbose=0))
         assert loaded.compiled
-
-
-@pytest.mark.parametrize("rolled", [True, False])
-def test_weights_of_a_network_rolled_otherwise_are_refused_with_the_remedy(rolled, tmp_path):
-    saved = cifar_resnet(20, rolled=rolled)
-    saved.save_weights(tmp_path / "ours.weights.h5")
-    with pytest.raises(InputError, match=f"build it with rolled={rolled}"):
-        cifar_resnet(20, rolled=not rolled, weights=tmp_path / "ours.weights.h5")
-    save_safetensors(saved, tmp_path / "ours.safetensors")
-    with pytest.raises(InputError, match=f"rolled={rolled} among them"):
-        load_safetensors(cifar_resnet(20, rolled=not rolled), tmp_path / "ours.safetensors")
 
 
 def test_a_file_is_what_its_first_bytes_say(saved, tmp_path):

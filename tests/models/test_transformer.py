@@ -167,3 +167,36 @@ def test_hyphens_are_underscores():
 def test_bad_input(make, sentence):
     with pytest.raises(InputError, match=sentence):
         make()
+
+
+# ---- quantization ----------------------------------------------------------------------------------------------------
+
+
+def quantizable(**options):
+    return transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, **options)
+
+
+def test_a_rolled_network_is_not_quantized_in_part_without_a_word():
+    """Keras would quantize the head, and leave the blocks as they are."""
+    with pytest.raises(InputError, match=r"encoder_stack runs one unit in a loop.*unroll the network first"):
+        quantizable(rolled=True).quantize("int8")
+
+
+@pytest.mark.parametrize("mode", ["int8", "int4"])
+def test_an_unrolled_network_is_quantized_and_says_that_it_cannot_be_saved_so(mode, tmp_path):
+    model = unroll(quantizable(rolled=True))
+    x = np.random.default_rng(0).normal(size=(4, 10, 3)).astype("float32")
+    before = model.predict(x, verbose=0)
+    model.quantize(mode)
+    kernel = model.get_layer("encoder_block01").attention.branch[0].qkv.kernel
+    assert keras.backend.standardize_dtype(kernel.dtype) == "int8"
+    assert 0 < np.abs(model.predict(x, verbose=0) - before).max() < (0.1 if mode == "int8" else 1)
+    for copy in (lambda: model.save(tmp_path / "model.keras"), lambda: keras.models.clone_model(model)):
+        with pytest.raises(InputError, match=r"save the network before you quantize it"):
+            copy()
+    # The weights alone can be saved, for a network that is quantized alike.
+    other = unroll(quantizable(rolled=True))
+    other.quantize(mode)
+    model.save_weights(tmp_path / "model.weights.h5")
+    other.load_weights(tmp_path / "model.weights.h5")
+    np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))

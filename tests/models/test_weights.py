@@ -1,36 +1,46 @@
-"""Weights from a file: exactly those of the network, whatever kind of file it is."""
+"""Weights by name: a file fits the network however its units are arranged, and no other network."""
 
-import zipfile
+import itertools
+import os
+import subprocess
+import sys
+from pathlib import Path
 
-import h5py
 import keras
 import numpy as np
 import pytest
-from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb
+from harness import array, disturb
 
 from keras_preact import InputError
-from keras_preact.interop import save_safetensors
-from keras_preact.models import cifar_resnet, load_model
-from keras_preact.models.weights import ENDINGS, load_weights
+from keras_preact.interop import load_safetensors, save_safetensors
+from keras_preact.layers import ConvShortcut
+from keras_preact.models import (
+    Classification,
+    Series,
+    cifar_resnet,
+    load_weights,
+    roll,
+    transformer,
+)
+from keras_preact.models.weights import assign, named_weights
 
-KINDS = {
-    "plain": {},
-    "gated": {"shortcut": "exclusive_gating"},
-    "option A": {"shape_change": "option_a"},
-    "no norms": {"normalization": "none"},
-    "original": {"placement": "original"},
-    "biases": {"biases": "all"},
-    "deeper": {"depth": 14},
-    "fewer classes": {"classes": 5},
-    "no top": {"include_top": False},
+FORMATS = (".weights.h5", ".keras", ".safetensors")
+FORMS = {
+    "unrolled": {"rolled": False},
+    "rolled": {"rolled": True},
+    "stacks that are not rolled": {"rolled": False, "remat": "unit"},
+}
+NETWORKS = {
+    "drop path": lambda **form: cifar_resnet(20, input_shape=(8, 8, 3), drop_path=0.1, **form),
+    "highway": lambda **form: cifar_resnet(20, "original", "highway", input_shape=(8, 8, 3), **form),
+    "a shortcut layer": lambda **form: cifar_resnet(20, shortcut=ConvShortcut(), input_shape=(8, 8, 3), **form),
+    "transformer": lambda **form: transformer(
+        Series(6, 2), Classification(3), depth=3, dim=8, heads=2, dropout=0.1, **form
+    ),
 }
 
 
-def network(**options):
-    return cifar_resnet(**{"depth": 8, "input_shape": (8, 8, 3), **options})
-
-
-def write(model, path):
+def save(model, path):
     if path.suffix == ".safetensors":
         save_safetensors(model, path)
     elif path.suffix == ".keras":
@@ -41,200 +51,142 @@ def write(model, path):
 
 
 def values(model):
-    return [array(variable) for variable in model.weights]
+    return {name: weight.value() for name, weight in named_weights(model).items()}
 
 
-@pytest.fixture(scope="module")
-def networks(tmp_path_factory):
-    """Networks of several kinds, and the folder where each of them is saved in every format."""
-    folder = tmp_path_factory.mktemp("weights")
-    made = {kind: network(**options) for kind, options in KINDS.items()}
-    for kind, model in made.items():
+def different(make, form):
+    """Return the network with no weight as at its beginning."""
+    model = make(**FORMS[form])
+    disturb(model)
+    return model
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_every_form_of_file_loads_into_every_form_of_network(kind, tmp_path):
+    make = NETWORKS[kind]
+    targets = {form: make(**FORMS[form]) for form in FORMS}
+    fresh = {form: values(model) for form, model in targets.items()}
+    x = np.random.default_rng(3).normal(size=(2, *targets["rolled"].input_shape[1:])).astype("float32")
+    for saved in FORMS:
+        model = different(make, saved)
+        expected = values(model)
+        for suffix in FORMATS:
+            path = save(model, tmp_path / f"saved{suffix}")
+            for form, target in targets.items():
+                load_weights(target, path)
+                found = values(target)
+                assert found.keys() == expected.keys()
+                assert all(np.array_equal(found[name], expected[name]) for name in expected), (saved, suffix, form)
+                assign(target, named_weights(target), fresh[form])
+        load_weights(targets["unrolled"], path)
+        np.testing.assert_allclose(array(targets["unrolled"](x)), array(model(x)), rtol=1e-4, atol=1e-5)
+
+
+def test_the_builders_weights_argument_reads_all_formats_in_both_forms(tmp_path):
+    make = NETWORKS["drop path"]
+    for saved, suffix in itertools.product(("rolled", "unrolled"), FORMATS):
+        model = different(make, saved)
+        path = save(model, tmp_path / f"saved{suffix}")
+        for form in FORMS:
+            loaded = values(make(**FORMS[form], weights=path))
+            assert all(np.array_equal(loaded[name], value) for name, value in values(model).items())
+
+
+def test_the_bytes_of_safetensors_do_not_depend_on_the_form(tmp_path):
+    model = different(NETWORKS["drop path"], "unrolled")
+    files = [save(form, tmp_path / f"{k}.safetensors").read_bytes() for k, form in enumerate((model, roll(model)))]
+    assert files[0] == files[1]
+
+
+def test_names_are_the_paths_of_the_unrolled_network():
+    for make in NETWORKS.values():
+        model = make(rolled=False)
+        floats = {variable.path for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)}
+        assert set(named_weights(model)) == floats
+        assert set(named_weights(make(rolled=True))) == set(named_weights(model))
+
+
+def test_a_network_inside_another(tmp_path):
+    def nested(rolled):
+        inputs = keras.Input((8, 8, 3))
+        backbone = cifar_resnet(20, input_shape=(8, 8, 3), include_top=False, rolled=rolled, name="backbone")
+        return keras.Model(inputs, keras.layers.Dense(2, name="head")(backbone(inputs)))
+
+    for rolled, suffix in itertools.product((True, False), FORMATS):
+        model, other = nested(rolled), nested(not rolled)
         disturb(model)
-        for ending in ENDINGS:
-            write(model, folder / f"{kind}{ending}")
-    return made, folder
+        load_weights(other, save(model, tmp_path / f"nested{suffix}"))
+        assert all(np.array_equal(values(other)[name], value) for name, value in values(model).items())
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_a_file_loads_into_its_own_network_alone(networks, ending):
-    made, folder = networks
-    pairs = [pair for kind in made for pair in ((kind, "plain"), ("plain", kind)) if kind != "plain"]
-    for saved, other in pairs:
-        before = values(made[other])
-        with pytest.raises(InputError, match=r"holds \d+ variable|lacks \d+ variable|\(64, 10\)|\(64, 5\)") as error:
-            load_weights(made[other], folder / f"{saved}{ending}")
-        assert "\n" not in str(error.value)
-        assert all(np.array_equal(a, b) for a, b in zip(before, values(made[other]), strict=True)), (saved, other)
-    for kind, options in KINDS.items():
-        loaded = network(**options, weights=folder / f"{kind}{ending}")
-        assert all(np.array_equal(a, b) for a, b in zip(values(made[kind]), values(loaded), strict=True))
-
-
+@pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize(
-    ("saved", "other", "words"),
+    ("options", "message"),
     [
-        ("gated", "plain", "gated{} holds 6 variables that resnet8_.* lacks, the first stage1_unit01/shortcut/gate/"),
-        (
-            "plain",
-            "option A",
-            "plain{} holds 2 variables that resnet8_.* lacks, the first stage2_unit01/projection/conv/",
-        ),
-        ("plain", "no norms", "plain{} holds 28 variables that resnet8_.* lacks, the first "),
-        ("plain", "gated", "plain{} lacks 6 variables that resnet8_.* needs, the first stage1_unit01/shortcut/gate/"),
-        ("plain", "fewer classes", r"logits/\w+ is \(.*10.*\) in plain{} and \(.*5.*\) in resnet8_"),
+        ({"depth": 26}, "stage1"),
+        ({"depth": 14}, "stage1"),
+        ({"depth": 20, "widen_factor": 2}, "lacks .* the first stage1_unit01/projection"),
+        ({"depth": 20, "classes": 7}, r"logits/kernel is \(64, 10\) in saved.* and \(64, 7\) in"),
+        ({"depth": 20, "shortcut": "conv"}, "shortcut"),
     ],
 )
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_the_sentence_says_what_differs(networks, ending, saved, other, words):
-    with pytest.raises(InputError, match=words.format(ending)):
-        network(**KINDS[other], weights=networks[1] / f"{saved}{ending}")
+def test_other_networks_are_refused_and_left_as_they_were(rolled, suffix, options, message, tmp_path):
+    path = save(cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled), tmp_path / f"saved{suffix}")
+    model = cifar_resnet(**options, input_shape=(8, 8, 3), rolled=not rolled)
+    before = values(model)
+    with pytest.raises(InputError, match=message):
+        load_weights(model, path)
+    assert all(np.array_equal(value, before[name]) for name, value in values(model).items())
 
 
-def test_a_layer_of_another_name_is_another_layer(networks, tmp_path):
-    """Even where shapes and number are the same."""
-    path = write(networks[0]["plain"], tmp_path / "renamed.weights.h5")
-    with h5py.File(path, "a") as file:
-        places = []
-        file.visititems(lambda place, member: places.append(place) if member.attrs.get("name") == "head_norm" else None)
-        file[places[0]].attrs["name"] = "stem_norm"
-    with pytest.raises(InputError, match="holds stem_norm/0 where resnet8_full_preactivation has head_norm/0"):
-        network(weights=path)
+def test_statistics_of_the_inputs_take_effect_when_they_are_loaded(tmp_path):
+    def model():
+        return keras.Sequential([keras.Input((3,)), keras.layers.Normalization(name="standardization")])
+
+    x = np.random.default_rng(0).normal(5, 2, (64, 3)).astype("float32")
+    adapted, fresh = model(), model()
+    adapted.layers[0].adapt(x)
+    save_safetensors(adapted, tmp_path / "saved.safetensors")
+    load_safetensors(fresh, tmp_path / "saved.safetensors")
+    np.testing.assert_array_equal(array(fresh(x)), array(adapted(x)))
 
 
-def test_the_optimizer_of_a_compiled_network_is_no_part_of_the_network(tmp_path):
-    """Nor are the numbers by which Keras tells layers of one name apart."""
-    inputs = keras.Input((4,))
-    model, again = (
-        keras.Model(inputs, keras.layers.Dense(2)(keras.layers.BatchNormalization()(inputs))) for _ in range(2)
+def test_files_of_rolled_networks_hold_no_unit_beyond_theirs(tmp_path):
+    """Nor the variables of the one unit that runs in the loop: two files of one network are equal."""
+    import h5py
+
+    model = cifar_resnet(20, input_shape=(8, 8, 3), rolled=True)
+    model.save_weights(tmp_path / "saved.weights.h5")
+    count = 0
+    with h5py.File(tmp_path / "saved.weights.h5") as file:
+
+        def add(name, member):
+            nonlocal count
+            count += int(np.prod(member.shape)) if isinstance(member, h5py.Dataset) else 0
+
+        file.visititems(add)
+    assert count == sum(int(np.prod(v.shape)) for v in model.weights)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("saved", ["tensorflow", "jax"])
+def test_files_of_one_backend_load_on_the_other(saved, tmp_path):
+    """Saved in a process of its own: rolled and not, in each format."""
+    script = (
+        "import sys, keras; sys.path.insert(0, 'tests/models'); sys.path.insert(0, 'tests'); import test_weights as t\n"
+        "from pathlib import Path\n"
+        "for rolled in ('rolled', 'unrolled'):\n"
+        "    keras.utils.set_random_seed(1)\n"
+        "    model = t.different(t.NETWORKS['drop path'], rolled)\n"
+        "    for suffix in t.FORMATS:\n"
+        "        t.save(model, Path(sys.argv[1]) / f'{rolled}{suffix}')\n"
     )
-    model.compile(keras.optimizers.Adam(), "mse")
-    model.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
-    for ending in (".weights.h5", ".keras"):
-        load_weights(again, write(model, tmp_path / f"trained{ending}"))
-        assert all(np.array_equal(a, b) for a, b in zip(values(model), values(again), strict=True))
-
-
-def changed(path, value):
-    """Put a value into the first kernel of the file."""
-    with h5py.File(path, "a") as file:
-        kernel = file["layers/conv2d/vars/0"]
-        content = np.asarray(kernel, "float64")
-        content[0, 0, 0, 0] = value
-        del file["layers/conv2d/vars/0"]
-        file["layers/conv2d/vars/0"] = content if abs(value) > 1e39 else content.astype("float32")
-    return path
-
-
-@pytest.mark.parametrize(
-    ("value", "words"), [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (1e300, "too large for float32")]
-)
-def test_weights_that_are_not_finite_are_named(networks, tmp_path, value, words):
-    path = changed(write(networks[0]["plain"], tmp_path / "bad.weights.h5"), value)
-    with pytest.raises(InputError, match=f"stem_conv/0 in bad.weights.h5 holds values that are {words}"):
-        network(weights=path)
-
-
-def test_a_model_with_weights_that_are_not_finite_is_refused(tmp_path):
-    model = keras.Sequential(
-        [keras.Input((2,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(3e38))]
-    )
-    path = write(model, tmp_path / "large.keras")
-    assert array(load_model(path).weights[1]) == np.float32(3e38)
-    model.weights[1].assign([np.inf])
-    with pytest.raises(InputError, match=r"bias in large.keras holds values that are NaN or infinite"):
-        load_model(write(model, path))
-
-
-def test_weights_of_half_precision_load(tmp_path):
-    """HDF5 has no bfloat16; Keras writes its bytes."""
-    dtype = keras.DTypePolicy("bfloat16")
-    model = network(dtype=dtype)
-    loaded = network(dtype=dtype, weights=write(model, tmp_path / "half.weights.h5"))
-    assert all(np.array_equal(a, b) for a, b in zip(values(model), values(loaded), strict=True))
-
-
-def linked(path):
-    with h5py.File(path, "a") as file:
-        file.copy("layers/conv2d/vars/0", "elsewhere")
-        del file["layers/conv2d/vars/0"]
-        file["layers/conv2d/vars/0"] = h5py.SoftLink("/elsewhere")
-
-
-def external(path):
-    with h5py.File(path, "a") as file:
-        kernel = file["layers/conv2d/vars/0"]
-        shape = kernel.shape
-        del file["layers/conv2d/vars/0"]
-        file["layers/conv2d/vars"].create_dataset("0", shape, "float32", external=[("other", 0, 10**6)])
-
-
-def cut_short(path):
-    path.write_bytes(path.read_bytes()[:-1000])
-
-
-def text(path):
-    path.write_text("weights")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (linked, "lacks 1 variable"),
-        (external, "stem_conv/0 is kept in another file"),
-        (cut_short, "cannot be read"),
-        (text, "cannot be read"),
-    ],
-)
-def test_damaged_files_are_one_sentence(networks, tmp_path, change, words):
-    path = write(networks[0]["plain"], tmp_path / "bad.weights.h5")
-    change(path)
-    with pytest.raises(InputError, match=words) as error:
-        network(weights=path)
-    assert "\n" not in str(error.value)
-
-
-def test_a_flipped_bit_in_a_keras_file_is_found(networks, tmp_path):
-    path = write(networks[0]["plain"], tmp_path / "bad.keras")
-    content = bytearray(path.read_bytes())
-    kernel = array(networks[0]["plain"].get_layer("stem_conv").kernel).tobytes()
-    content[bytes(content).index(kernel) + 3] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(InputError, match="Bad CRC-32"):
-        network(weights=path)
-
-
-@SOME_OR_MANY
-@pytest.mark.parametrize("what", ["model", "weights"])
-def test_a_damaged_keras_file_is_refused_or_equal(what, times, tmp_path):
-    inputs = keras.Input((8,))
-    model = keras.Model(
-        inputs, keras.layers.Dense(3, name="last")(keras.layers.BatchNormalization(name="norm")(inputs))
-    )
-    path = write(model, tmp_path / "model.keras")
-
-    def loaded():
-        if what == "weights":
-            load_weights(model, path)
-            return [value.tobytes() for value in values(model)]
-        found = load_model(path)
-        return found.get_config(), [value.tobytes() for value in values(found)]
-
-    assert assert_refused_or_equal(path, loaded, times) > 0.4 * times
-
-
-def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb.keras", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("model.weights.h5", bytes(10**6))
-    with pytest.raises(InputError, match="unpacks to more than it is"):
-        network(weights=tmp_path / "bomb.keras")
-
-
-def test_other_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match="neither None nor a weights file"):
-        network(weights=tmp_path / "none.weights.h5")
-    with pytest.raises(InputError, match="there is no file"):
-        load_weights(network(), tmp_path / "none.weights.h5")
-    (tmp_path / "old.h5").write_text("")
-    with pytest.raises(InputError, match=r"old.h5 is no file of weights; give one that ends in \.weights\.h5"):
-        network(weights=tmp_path / "old.h5")
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "KERAS_BACKEND": saved}
+    subprocess.run([sys.executable, "-c", script, tmp_path], env=environment, cwd=root, check=True)
+    for rolled in ("rolled", "unrolled"):
+        files = [tmp_path / f"{rolled}{suffix}" for suffix in FORMATS]
+        loaded = [values(NETWORKS["drop path"](**FORMS[f], weights=path)) for f in FORMS for path in files]
+        for other in loaded[1:]:
+            assert all(np.array_equal(other[name], value) for name, value in loaded[0].items())

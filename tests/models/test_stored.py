@@ -1,0 +1,240 @@
+"""Weights from a file: exactly those of the network, whatever kind of file it is."""
+
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb
+
+from keras_preact import InputError
+from keras_preact.interop import save_safetensors
+from keras_preact.models import cifar_resnet, load_model
+from keras_preact.models.weights import ENDINGS, load_weights
+
+KINDS = {
+    "plain": {},
+    "gated": {"shortcut": "exclusive_gating"},
+    "option A": {"shape_change": "option_a"},
+    "no norms": {"normalization": "none"},
+    "original": {"placement": "original"},
+    "biases": {"biases": "all"},
+    "deeper": {"depth": 14},
+    "fewer classes": {"classes": 5},
+    "no top": {"include_top": False},
+}
+
+
+def network(**options):
+    return cifar_resnet(**{"depth": 8, "input_shape": (8, 8, 3), **options})
+
+
+def write(model, path):
+    if path.suffix == ".safetensors":
+        save_safetensors(model, path)
+    elif path.suffix == ".keras":
+        model.save(path)
+    else:
+        model.save_weights(path)
+    return path
+
+
+def values(model):
+    return [array(variable) for variable in model.weights]
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory):
+    """Networks of several kinds, and the folder where each of them is saved in every format."""
+    folder = tmp_path_factory.mktemp("weights")
+    made = {kind: network(**options) for kind, options in KINDS.items()}
+    for kind, model in made.items():
+        disturb(model)
+        for ending in ENDINGS:
+            write(model, folder / f"{kind}{ending}")
+    return made, folder
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_file_loads_into_its_own_network_alone(networks, ending):
+    made, folder = networks
+    pairs = [pair for kind in made for pair in ((kind, "plain"), ("plain", kind)) if kind != "plain"]
+    for saved, other in pairs:
+        before = values(made[other])
+        with pytest.raises(InputError, match=r"holds \d+ variable|lacks \d+ variable|\(64, 10\)|\(64, 5\)") as error:
+            load_weights(made[other], folder / f"{saved}{ending}")
+        assert "\n" not in str(error.value)
+        assert all(np.array_equal(a, b) for a, b in zip(before, values(made[other]), strict=True)), (saved, other)
+    for kind, options in KINDS.items():
+        loaded = network(**options, weights=folder / f"{kind}{ending}")
+        assert all(np.array_equal(a, b) for a, b in zip(values(made[kind]), values(loaded), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("saved", "other", "words"),
+    [
+        ("gated", "plain", "gated{} holds 6 variables that resnet8_.* lacks, the first stage1_unit01/shortcut/gate/"),
+        (
+            "plain",
+            "option A",
+            "plain{} holds 2 variables that resnet8_.* lacks, the first stage2_unit01/projection/conv/",
+        ),
+        ("plain", "no norms", "plain{} holds 28 variables that resnet8_.* lacks, the first "),
+        ("plain", "gated", "plain{} lacks 6 variables that resnet8_.* needs, the first stage1_unit01/shortcut/gate/"),
+        ("plain", "fewer classes", r"logits/\w+ is \(.*10.*\) in plain{} and \(.*5.*\) in resnet8_"),
+    ],
+)
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_sentence_says_what_differs(networks, ending, saved, other, words):
+    with pytest.raises(InputError, match=words.format(ending)):
+        network(**KINDS[other], weights=networks[1] / f"{saved}{ending}")
+
+
+def test_a_layer_of_another_name_is_another_layer(networks, tmp_path):
+    """Even where shapes and number are the same."""
+    path = write(networks[0]["plain"], tmp_path / "renamed.weights.h5")
+    with h5py.File(path, "a") as file:
+        places = []
+        file.visititems(lambda place, member: places.append(place) if member.attrs.get("name") == "head_norm" else None)
+        file[places[0]].attrs["name"] = "stem_norm"
+    with pytest.raises(InputError, match="holds stem_norm/0 where resnet8_full_preactivation has head_norm/0"):
+        network(weights=path)
+
+
+def test_the_optimizer_of_a_compiled_network_is_no_part_of_the_network(tmp_path):
+    """Nor are the numbers by which Keras tells layers of one name apart."""
+    inputs = keras.Input((4,))
+    model, again = (
+        keras.Model(inputs, keras.layers.Dense(2)(keras.layers.BatchNormalization()(inputs))) for _ in range(2)
+    )
+    model.compile(keras.optimizers.Adam(), "mse")
+    model.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
+    for ending in (".weights.h5", ".keras"):
+        load_weights(again, write(model, tmp_path / f"trained{ending}"))
+        assert all(np.array_equal(a, b) for a, b in zip(values(model), values(again), strict=True))
+
+
+def changed(path, value):
+    """Put a value into the first kernel of the file."""
+    with h5py.File(path, "a") as file:
+        kernel = file["layers/conv2d/vars/0"]
+        content = np.asarray(kernel, "float64")
+        content[0, 0, 0, 0] = value
+        del file["layers/conv2d/vars/0"]
+        file["layers/conv2d/vars/0"] = content if abs(value) > 1e39 else content.astype("float32")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (1e300, "too large for float32")]
+)
+def test_weights_that_are_not_finite_are_named(networks, tmp_path, value, words):
+    path = changed(write(networks[0]["plain"], tmp_path / "bad.weights.h5"), value)
+    with pytest.raises(InputError, match=f"stem_conv/0 in bad.weights.h5 holds values that are {words}"):
+        network(weights=path)
+
+
+def test_a_model_with_weights_that_are_not_finite_is_refused(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((2,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(3e38))]
+    )
+    path = write(model, tmp_path / "large.keras")
+    assert array(load_model(path).weights[1]) == np.float32(3e38)
+    model.weights[1].assign([np.inf])
+    with pytest.raises(InputError, match=r"bias in large.keras holds values that are NaN or infinite"):
+        load_model(write(model, path))
+
+
+def test_weights_of_half_precision_load(tmp_path):
+    """HDF5 has no bfloat16; Keras writes its bytes."""
+    dtype = keras.DTypePolicy("bfloat16")
+    model = network(dtype=dtype)
+    loaded = network(dtype=dtype, weights=write(model, tmp_path / "half.weights.h5"))
+    assert all(np.array_equal(a, b) for a, b in zip(values(model), values(loaded), strict=True))
+
+
+def linked(path):
+    with h5py.File(path, "a") as file:
+        file.copy("layers/conv2d/vars/0", "elsewhere")
+        del file["layers/conv2d/vars/0"]
+        file["layers/conv2d/vars/0"] = h5py.SoftLink("/elsewhere")
+
+
+def external(path):
+    with h5py.File(path, "a") as file:
+        kernel = file["layers/conv2d/vars/0"]
+        shape = kernel.shape
+        del file["layers/conv2d/vars/0"]
+        file["layers/conv2d/vars"].create_dataset("0", shape, "float32", external=[("other", 0, 10**6)])
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def text(path):
+    path.write_text("weights")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (linked, "links to other data at /layers/conv2d/vars/0"),
+        (external, "keeps /layers/conv2d/vars/0 in another file"),
+        (cut_short, "cannot be read"),
+        (text, "cannot be read"),
+    ],
+)
+def test_damaged_files_are_one_sentence(networks, tmp_path, change, words):
+    path = write(networks[0]["plain"], tmp_path / "bad.weights.h5")
+    change(path)
+    with pytest.raises(InputError, match=words) as error:
+        network(weights=path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_flipped_bit_in_a_keras_file_is_found(networks, tmp_path):
+    path = write(networks[0]["plain"], tmp_path / "bad.keras")
+    content = bytearray(path.read_bytes())
+    kernel = array(networks[0]["plain"].get_layer("stem_conv").kernel).tobytes()
+    content[bytes(content).index(kernel) + 3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="Bad CRC-32"):
+        network(weights=path)
+
+
+@SOME_OR_MANY
+@pytest.mark.parametrize("what", ["model", "weights"])
+def test_a_damaged_keras_file_is_refused_or_equal(what, times, tmp_path):
+    inputs = keras.Input((8,))
+    model = keras.Model(
+        inputs, keras.layers.Dense(3, name="last")(keras.layers.BatchNormalization(name="norm")(inputs))
+    )
+    path = write(model, tmp_path / "model.keras")
+
+    def loaded():
+        if what == "weights":
+            load_weights(model, path)
+            return [value.tobytes() for value in values(model)]
+        found = load_model(path)
+        return found.get_config(), [value.tobytes() for value in values(found)]
+
+    assert assert_refused_or_equal(path, loaded, times) > 0.4 * times
+
+
+def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bomb.keras", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", bytes(10**6))
+    with pytest.raises(InputError, match="unpacks to more than it is"):
+        network(weights=tmp_path / "bomb.keras")
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="neither None nor a weights file"):
+        network(weights=tmp_path / "none.weights.h5")
+    with pytest.raises(InputError, match="there is no file"):
+        load_weights(network(), tmp_path / "none.weights.h5")
+    (tmp_path / "old.h5").write_text("")
+    with pytest.raises(InputError, match=r"old.h5 is no file of weights; give one that ends in \.weights\.h5"):
+        network(weights=tmp_path / "old.h5")
