@@ -16,8 +16,11 @@ from keras_preact.models.weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")
-CHECKSUM = "sha256"
-"""Entry of a file's metadata with the checksum of its tensors. Files of other programs have none, and load without."""
+ABOUT = "keras_preact"
+"""The entry of a file's metadata: the model's name, our version, the checksum of the tensors, as JSON.
+
+One entry, because the format writes several in any order. Files of other programs have none, and load without a check.
+"""
 
 
 def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32") -> None:
@@ -51,9 +54,9 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         tensors[name] = value.astype(dtype, order="C")
     path = Path(path)
     aside = path.with_name(path.name + ".partial")
-    metadata = {"model": model.name, "keras_preact": __version__, CHECKSUM: checksum(tensors)}
+    about = {"model": model.name, "version": __version__, "sha256": checksum(tensors)}
     try:
-        save_file(tensors, aside, metadata=metadata)
+        save_file(tensors, aside, metadata={ABOUT: json.dumps(about)})
         aside.replace(path)
     except (SafetensorError, OSError) as error:
         aside.unlink(missing_ok=True)
@@ -96,11 +99,11 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         raise InputError(f"there is no file {path}; give the path of a .safetensors file")
     try:
         with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
+            about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
     except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
-    if CHECKSUM in metadata and metadata[CHECKSUM] != checksum(tensors):
+    if about and (not isinstance(about, dict) or about.get("sha256") != checksum(tensors)):
         raise InputError(f"{path.name} is damaged: its weights are not those that were written; copy or save it again")
     return tensors
 

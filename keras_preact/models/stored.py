@@ -159,6 +159,6 @@ def _name(place: str, names: Mapping[str, str]) -> str:
 
 
 def array_of(dataset: Any) -> np.ndarray:
-    """Return the values of an HDF5 data set. Keras writes bfloat16, which HDF5 lacks, as bytes with the dtype beside."""
+    """Return the values of an HDF5 data set. Keras writes bfloat16, which HDF5 lacks, as bytes, the dtype beside."""
     values = np.array(dataset)
     return values.view("bfloat16") if dataset.attrs.get("dtype") == "bfloat16" else values
