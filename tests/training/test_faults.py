@@ -33,7 +33,7 @@ from keras_preact.training import (
     start,
 )
 from keras_preact.training.checkpoints import KEPT
-from keras_preact.training.runs import METRICS
+from keras_preact.training.runs import METRICS, described
 
 ROOT = Path(__file__).parents[2]
 RECORDED = ROOT / "results" / "faults-2-cores"
@@ -115,12 +115,15 @@ def made():
 
 def write_three_epochs(folder, checkpoint, from_epoch=1):
     """What a run writes, without the training."""
-    folder.update_record(status="running")
-    folder.cut_metrics(from_epoch - 1)
+    rows = [{**dict.fromkeys(METRICS, 0.1), "step": epoch, "epoch": epoch} for epoch in (1, 2, 3)]
+    written = rows[: from_epoch - 1]
+    folder.update_record(status="running", metrics=described(written))
+    folder.write_metrics(written)
     for epoch in range(from_epoch, 4):
-        folder.append_metrics({**dict.fromkeys(METRICS, 0.1), "step": epoch, "epoch": epoch})
+        written = rows[:epoch]
+        folder.write_metrics(written)
         checkpoint.save(epoch)
-        folder.update_record(step=epoch)
+        folder.update_record(step=epoch, metrics=described(written))
 
 
 def test_whichever_write_is_refused_the_run_can_go_on(tmp_path, made):
