@@ -813,7 +813,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         options = parser().parse_args(arguments)
-        options.arguments = arguments
+        if options.command == "reproduce":
+            options.arguments = arguments  # for its workers
         try:
             options.run(options)
         finally:

@@ -20,7 +20,12 @@ def run_on_jax(*arguments, tmp_path):
         del environment[name]
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--basetemp={tmp_path / 'pytest'}"]
     done = subprocess.run(
-        [*command, "-rs", *arguments], capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+        [*command, "-rs", "-m", "not slow", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
     return done.stdout

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels, steps_per_epoch
 from keras_preact.errors import InputError, check_choice
@@ -262,6 +262,8 @@ class FolderSplit(ImageSplit):
 
 def _upright(file: Image.Image) -> Image.Image:
     """Return an image as a viewer shows it: cameras store it as it was held, and in its EXIF tags how to turn it."""
+    from PIL import ImageOps  # Keras imports no more of Pillow than `Image`, nor does this package by itself
+
     try:
         return ImageOps.exif_transpose(file)
     except (ValueError, TypeError, KeyError, struct.error):  # damaged tags; the pixels are decoded afterwards

@@ -259,6 +259,10 @@ class Positions(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         return x + ops.convert_to_tensor(self.positions)
 
+    def multiply_adds(self, input_shape: Any) -> int:
+        """Return 0: vectors are added, and nothing is multiplied."""
+        return 0
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 

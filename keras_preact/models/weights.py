@@ -159,7 +159,10 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     """
     path = Path(path)
     if not path.name.endswith(ENDINGS):
-        raise InputError(f"{path.name} is no file of weights; give one that ends in {', '.join(ENDINGS)}")
+        raise InputError(
+            f"{path.name} is no file of weights, and no trained weights are downloaded; give one that ends in "
+            f"{', '.join(ENDINGS)}"
+        )
     if not path.is_file():
         raise InputError(
             f"there is no file {path}, and no trained weights are downloaded; give the path of one that ends in "

@@ -236,5 +236,8 @@ def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         load_weights(network(), tmp_path / "none.weights.h5")
     (tmp_path / "old.h5").write_text("")
-    with pytest.raises(InputError, match=r"old.h5 is no file of weights; give one that ends in \.weights\.h5"):
+    with pytest.raises(
+        InputError,
+        match=r"old.h5 is no file of weights, and no trained weights are downloaded; give one that ends in \.weights\.h5",
+    ):
         network(weights=tmp_path / "old.h5")
