@@ -74,6 +74,7 @@ def layer_products(layer: keras.layers.Layer, *shapes: Shape) -> int:
     """
     if hasattr(layer, "multiply_adds"):
         rule: Callable[..., int] | None = type(layer).multiply_adds
+        shapes = shapes[:1]  # what follows the images or sequences is a mask, or a shortcut's residual
     elif graph_of(layer) is not None:
         rule = _model
     else:

@@ -8,7 +8,7 @@ import pytest
 from keras import layers, ops
 
 from keras_preact import InputError
-from keras_preact.layers import PreActivation
+from keras_preact.layers import PreActivation, PreNormEncoderBlock
 from keras_preact.layers.products import layer_products, sequence_multiply_adds
 from keras_preact.models import cifar_resnet, imagenet_resnet, multiply_adds
 
@@ -200,3 +200,10 @@ def test_layers_of_other_units_are_counted_by_their_own_method():
     model = cifar_resnet(8, rolled=True)
     unit = model.get_layer("stage1_unit01")
     assert layer_products(unit, (None, 32, 32, 16)) == 2 * 9 * 16 * 16 * 32 * 32
+
+
+def test_a_mask_is_not_multiplied():
+    x, mask = keras.Input((6, 8)), keras.Input((6,), dtype="bool")
+    block = PreNormEncoderBlock(heads=2)
+    with_mask, without = keras.Model([x, mask], block(x, mask=mask)), keras.Model(x, block(x))
+    assert multiply_adds(with_mask) == multiply_adds(without) > 0
