@@ -16,7 +16,7 @@ from keras_preact.models.weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")
-ABOUT = "keras_preact"
+ABOUT = "keras_preact.about"
 """The entry of a file's metadata: the model's name, our version, the checksum of the tensors, as JSON.
 
 One entry, because the format writes several in any order. Files of other programs have none, and load without a check.

@@ -334,7 +334,7 @@ class _Check:
         thing, config = self.resolved(found, kinds), found.get("config")
         if thing is None or thing.kind not in kinds or not isinstance(config, dict):
             where = f"{shown(found.get('module'))}.{shown(found['class_name'])}"
-            what = f"asks for {where} as {shown(position)}"
+            what = f"asks for {where} {'among its layers' if position == 'layers' else 'as ' + shown(position)}"
             expected = f", where it may be {' or '.join(kinds)}" if kinds and thing is not None else ""
             raise self.refused(f"{what}{expected}", "load it with keras.models.load_model if you trust it")
         if extra := set(found) - OBJECT - (IN_A_GRAPH if position == "layers" else set()):

@@ -134,7 +134,7 @@ HOSTILE_CONFIGURATIONS = {
     "one object as two": (another_kind, "shares one object"),
     "an operation that takes a function": (
         lambda c: layer(c, "add").update(module="keras.src.ops.core", class_name="Map", registered_name="Map"),
-        r"keras\.src\.ops\.core\.Map as layers",
+        r"keras\.src\.ops\.core\.Map among its layers",
     ),
     "a class of a list under a function's name": (
         lambda c: c["compile_config"].update(
@@ -178,7 +178,7 @@ def test_classes_of_the_program_that_loads_are_not_the_files_to_choose(graph, tm
 
     with keras.saving.custom_object_scope({"Dense": Dense}):
         path = changed(tmp_path, graph, lambda c: layer(c, "last").update(registered_name="Dense"))
-        refused(path, r"asks for keras\.layers\.Dense as layers")
+        refused(path, r"asks for keras\.layers\.Dense among its layers")
     assert not Dense.made
 
 
