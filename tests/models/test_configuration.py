@@ -123,7 +123,7 @@ def another_kind(config):
 
 
 HOSTILE_CONFIGURATIONS = {
-    "dots in a class name": (lambda c: layer(c, "last").update(write_of("set_floatx")), r"keras\.layers\.Lambda as"),
+    "dots in a class name": (lambda c: layer(c, "last").update(write_of("set_floatx")), r"keras\.layers\.Lambda among"),
     "an initializer as a layer": (
         lambda c: layer(c, "last").update(module="keras.initializers", class_name="Zeros", config={}),
         "where it may be layer or model or operation",
