@@ -34,9 +34,7 @@ def parser() -> argparse.ArgumentParser:
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train both orders of a deep network side by side: the paper's effect")
-    demo.add_argument(
-        "--depth", type=int, default=218, help="6n+2 (default: %(default)s; 20: the order hardly matters)"
-    )
+    demo.add_argument("--depth", type=int, default=218, help="6n+2 (default: %(default)s; 20: the shallow control)")
     demo.add_argument("--learning-rate", type=float, default=0.1, help="default: %(default)s, the paper's")
     demo.add_argument("--steps", type=int, help="mini-batches (default: the recipe's)")
     demo.add_argument("--precision", help="float32, mixed_float16 or mixed_bfloat16 (default: the faster here)")
@@ -197,8 +195,8 @@ def _add_data_options(to: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--image-size",
         type=int,
-        help="pixels: CIFAR's and the bundled images are averaged down (16: a quarter of the time), others scaled and "
-        "cropped (default: the images' own size; of a folder 32)",
+        help="pixels: CIFAR's and the bundled images are averaged down (16: a quarter of the pixels), others scaled "
+        "and cropped (default: the images' own size; of a folder 32)",
     )
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on the images of these classes alone")
     group.add_argument(
@@ -233,11 +231,11 @@ def _demo(options: argparse.Namespace) -> None:
         folder = compare(orders(config), out, lambda name, _: [display.callback(name)])
     _say_comparison(folder)
     say(_finding(folder, options.depth, options.learning_rate))
-    shallow = "--depth 20     the control: the order hardly matters at 20 layers"
+    shallow = "--depth 20     the shallow control"
     say(
         "Try next:\n"
         f"  keras-preact demo {shallow if options.depth > 56 else '--depth 218    eleven times as deep'}\n"
-        "  keras-preact demo --learning-rate 0.03    a rate that suits the original order better\n"
+        "  keras-preact demo --learning-rate 0.03    how much of the gap is the learning rate?\n"
         "  keras-preact inspect cifar_resnet --depth 218 --basic --placement original"
     )
 

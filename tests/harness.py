@@ -200,3 +200,16 @@ class StopAfter(keras.callbacks.Callback):
         self.done += 1
         if self.done == self.step:
             os.kill(os.getpid(), self.number)
+
+
+def write_weights(model, path):
+    """Write a model to a file of weights of the kind that its name ends in; return the path."""
+    if path.suffix == ".safetensors":
+        from keras_preact.interop import save_safetensors
+
+        save_safetensors(model, path)
+    elif path.suffix == ".keras":
+        model.save(path)
+    else:
+        model.save_weights(path)
+    return path

@@ -23,6 +23,8 @@ from keras_preact.errors import InputError, check_choice
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
 TEST_FOLDERS = ("test", "val", "validation")
+FOLDER_IMAGE_SIZE = 32
+"""Pixels to which the images of a folder are scaled by default."""
 SMALLEST_IMAGE = 8
 """Pixels: the networks halve an image twice or more."""
 
@@ -505,7 +507,7 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
         raise InputError(
             f"train/ and {test_name}/ in {directory} differ in the classes {differing}; give both the same"
         )
-    size = 32 if image_size is None else image_size
+    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
     if size < SMALLEST_IMAGE:
         raise InputError(f"the image size is {size}; give at least {SMALLEST_IMAGE} pixels")
     splits, skipped = [], []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preact import paper
+from keras_preact.data.sources import FOLDER_IMAGE_SIZE
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import NORM_PLACEMENTS, get_placement, placement_config
 from keras_preact.layers.shortcuts import shortcut_config
@@ -28,8 +29,6 @@ from keras_preact.training.trainer import RunConfig
 
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result: a training whose loss is no number any more is one too."""
-FOLDER_IMAGE_SIZE = 32
-"""Pixels to which the images of a folder are brought where a configuration says nothing."""
 KEPT = ("metrics.csv", "curves.png", "inspection.json")
 """What of a run is kept beside its run.json: small enough for git."""
 

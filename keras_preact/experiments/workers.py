@@ -193,22 +193,18 @@ def _seconds_left(
     jobs: Sequence[Job], records: Sequence[dict[str, Any]], ended: Sequence[bool], workers: int
 ) -> float | None:
     """Return the time for the steps that are left, each at the speed of its own network where that is known."""
-
-    def speeds() -> Iterator[tuple[str, float]]:
-        for job, record in zip(jobs, records, strict=True):
-            if record.get("step") and record.get("seconds"):
-                yield identity(job.config, with_seed=False), float(record["seconds"]) / int(record["step"])
-
+    networks = [identity(job.config, with_seed=False) for job in jobs]
     by_network: dict[str, list[float]] = {}
-    for key, speed in speeds():
-        by_network.setdefault(key, []).append(speed)
+    for network, record in zip(networks, records, strict=True):
+        if record.get("step") and record.get("seconds"):
+            by_network.setdefault(network, []).append(float(record["seconds"]) / int(record["step"]))
     if not by_network:
         return None
     usual = statistics.mean(statistics.mean(found) for found in by_network.values())
     total = 0.0
-    for job, record, is_over in zip(jobs, records, ended, strict=True):
+    for job, network, record, is_over in zip(jobs, networks, records, ended, strict=True):
         if not is_over:
-            known = by_network.get(identity(job.config, with_seed=False))
+            known = by_network.get(network)
             left = job.config.recipe.steps - int(record.get("step", 0))
             total += left * (statistics.mean(known) if known else usual)
     return total / workers

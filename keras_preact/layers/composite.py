@@ -78,8 +78,8 @@ def freeze_batch_norms(layer: keras.layers.Layer) -> int:
     """Freeze all batch norms in a network or a layer, those inside units and stacks too; return how many.
 
     They keep their scales, offsets and statistics and normalize as at inference, also where the network is called
-    with `training=True`; all else is trained. In a rolled stack one norm stands for that norm of all units. Compile
-    the model afterwards.
+    with `training=True`; everything else is trained. In a rolled stack one norm represents that norm in every
+    unit. Compile the model afterwards.
 
     Args:
         layer: a model, a unit or a stack; built.

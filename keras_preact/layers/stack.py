@@ -47,7 +47,7 @@ class UnitStack(CompositeLayer):
         **kwargs: as in `keras.layers.Layer`. Default dtype policy and `trainable`: the unit's.
 
     Layers inside are frozen one by one as in any model: those of `units`, or rolled those of `loop_unit()`, each of
-    which stands for that layer of all units. `freeze_batch_norms` freezes the batch norms.
+    which represents that layer in every unit. `freeze_batch_norms` freezes the batch norms.
 
     Input and output: what the unit takes and gives, in the compute dtype. A mask (Keras's, of sequences) reaches
     every unit that takes one.

@@ -38,7 +38,7 @@ class Variable:
 
 
 def check_equal_variables(
-    file: str, model: keras.Model, wanted: Mapping[str, Variable], found: Mapping[str, Variable], remedy: str = ""
+    file: str, model: keras.Model, wanted: Mapping[str, Variable], found: Mapping[str, Variable]
 ) -> None:
     """Refuse a file that holds more, fewer or other variables than a network needs.
 
@@ -47,12 +47,11 @@ def check_equal_variables(
         model: the network.
         wanted: what it needs, by keys that are the same in both.
         found: what the file holds.
-        remedy: added to the sentence.
 
     Raises:
         InputError: the two differ in number, names or shapes.
     """
-    remedy = f"; build the network with the options of the one that was saved{remedy}"
+    remedy = "; build the network with the options of the one that was saved"
     extra = [variable.name for key, variable in found.items() if key not in wanted]
     missing = [variable.name for key, variable in wanted.items() if key not in found]
     differences = [f"holds {_count(extra)} that {model.name} lacks, the first {extra[0]}"] if extra else []
@@ -100,20 +99,20 @@ def _unnumbered(layer: str) -> str:
     return re.sub(r"_\d+(?=/|$)", "", layer)
 
 
-def check_file(model: keras.Model, path: Path) -> None:
+def check_file(file: str, model: keras.Model, content: io.BytesIO) -> None:
     """Raise InputError where a file of Keras differs from the one that the network would be saved to."""
     import h5py  # Keras does without until a file is read
 
     with tempfile.TemporaryDirectory() as folder:
         own = Path(folder) / "own.weights.h5"
         model.save_weights(own)
-        with h5py.File(own, "r") as needed, h5py.File(opened(path), "r") as held:
+        with h5py.File(own, "r") as needed, h5py.File(content, "r") as held:
             wanted, found = _variables(needed), _variables(held)
-            check_equal_variables(path.name, model, wanted, found)
+            check_equal_variables(file, model, wanted, found)
             for name, variable in wanted.items():
                 dtype = array_of(variable.values).dtype
                 if "float" in dtype.name:
-                    finite(array_of(found[name].values), dtype, f"{variable.name} in {path.name}")
+                    finite(array_of(found[name].values), dtype, f"{variable.name} in {file}")
 
 
 def opened(path: Path) -> io.BytesIO:

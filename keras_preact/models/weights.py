@@ -176,7 +176,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     try:
         stored = _StoredWeights(path)
         if stored.stacks == {path: stack.rolled for path, stack in _layers(model) if isinstance(stack, UnitStack)}:
-            check_file(model, path)
+            check_file(path.name, model, stored.content)
             model.load_weights(path)
             return
         values = stored.unrolled(model)
@@ -215,6 +215,7 @@ class _StoredWeights:
     The file also holds the names of the layers, and these do not move.
 
     Attributes:
+        content: of the HDF5 file, checked.
         arrays: by the path of the layer and the variable's number in it: `"stage1_unit01/conv1/0"`.
         layers: paths of all layers.
         stacks: paths of the stacks, and whether each is rolled.
@@ -223,13 +224,13 @@ class _StoredWeights:
     def __init__(self, path: Path) -> None:
         import h5py  # Keras imports it only when it reads a file
 
-        content = opened(path)
-        check_weights(path.name, content)
+        self.content = opened(path)
+        check_weights(path.name, self.content)
         self.source = path.name
         self.arrays: dict[str, np.ndarray] = {}
         self.layers: set[str] = set()
         self.stacks: dict[str, bool] = {}
-        with h5py.File(content, "r") as file:
+        with h5py.File(self.content, "r") as file:
             self._read(file.get("layers", {}), "")
 
     def _read(self, group: Any, path: str) -> None:

@@ -6,10 +6,9 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb
+from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb, write_weights
 
 from keras_preact import InputError
-from keras_preact.interop import save_safetensors
 from keras_preact.models import cifar_resnet, load_model
 from keras_preact.models.weights import ENDINGS, load_weights
 
@@ -30,16 +29,6 @@ def network(**options):
     return cifar_resnet(**{"depth": 8, "input_shape": (8, 8, 3), **options})
 
 
-def write(model, path):
-    if path.suffix == ".safetensors":
-        save_safetensors(model, path)
-    elif path.suffix == ".keras":
-        model.save(path)
-    else:
-        model.save_weights(path)
-    return path
-
-
 def values(model):
     return [array(variable) for variable in model.weights]
 
@@ -52,7 +41,7 @@ def networks(tmp_path_factory):
     for kind, model in made.items():
         disturb(model)
         for ending in ENDINGS:
-            write(model, folder / f"{kind}{ending}")
+            write_weights(model, folder / f"{kind}{ending}")
     return made, folder
 
 
@@ -93,7 +82,7 @@ def test_the_sentence_says_what_differs(networks, ending, saved, other, words):
 
 def test_a_layer_of_another_name_is_another_layer(networks, tmp_path):
     """Even where shapes and number are the same."""
-    path = write(networks[0]["plain"], tmp_path / "renamed.weights.h5")
+    path = write_weights(networks[0]["plain"], tmp_path / "renamed.weights.h5")
     with h5py.File(path, "a") as file:
         places = []
         file.visititems(lambda place, member: places.append(place) if member.attrs.get("name") == "head_norm" else None)
@@ -111,7 +100,7 @@ def test_the_optimizer_of_a_compiled_network_is_no_part_of_the_network(tmp_path)
     model.compile(keras.optimizers.Adam(), "mse")
     model.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
     for ending in (".weights.h5", ".keras"):
-        load_weights(again, write(model, tmp_path / f"trained{ending}"))
+        load_weights(again, write_weights(model, tmp_path / f"trained{ending}"))
         assert all(np.array_equal(a, b) for a, b in zip(values(model), values(again), strict=True))
 
 
@@ -130,7 +119,7 @@ def changed(path, value):
     ("value", "words"), [(np.nan, "NaN or infinite"), (np.inf, "NaN or infinite"), (1e300, "too large for float32")]
 )
 def test_weights_that_are_not_finite_are_named(networks, tmp_path, value, words):
-    path = changed(write(networks[0]["plain"], tmp_path / "bad.weights.h5"), value)
+    path = changed(write_weights(networks[0]["plain"], tmp_path / "bad.weights.h5"), value)
     with pytest.raises(InputError, match=f"stem_conv/0 in bad.weights.h5 holds values that are {words}"):
         network(weights=path)
 
@@ -139,18 +128,18 @@ def test_a_model_with_weights_that_are_not_finite_is_refused(tmp_path):
     model = keras.Sequential(
         [keras.Input((2,)), keras.layers.Dense(1, bias_initializer=keras.initializers.Constant(3e38))]
     )
-    path = write(model, tmp_path / "large.keras")
+    path = write_weights(model, tmp_path / "large.keras")
     assert array(load_model(path).weights[1]) == np.float32(3e38)
     model.weights[1].assign([np.inf])
     with pytest.raises(InputError, match=r"bias in large.keras holds values that are NaN or infinite"):
-        load_model(write(model, path))
+        load_model(write_weights(model, path))
 
 
 def test_weights_of_half_precision_load(tmp_path):
     """HDF5 has no bfloat16; Keras writes its bytes."""
     dtype = keras.DTypePolicy("bfloat16")
     model = network(dtype=dtype)
-    loaded = network(dtype=dtype, weights=write(model, tmp_path / "half.weights.h5"))
+    loaded = network(dtype=dtype, weights=write_weights(model, tmp_path / "half.weights.h5"))
     assert all(np.array_equal(a, b) for a, b in zip(values(model), values(loaded), strict=True))
 
 
@@ -187,7 +176,7 @@ def text(path):
     ],
 )
 def test_damaged_files_are_one_sentence(networks, tmp_path, change, words):
-    path = write(networks[0]["plain"], tmp_path / "bad.weights.h5")
+    path = write_weights(networks[0]["plain"], tmp_path / "bad.weights.h5")
     change(path)
     with pytest.raises(InputError, match=words) as error:
         network(weights=path)
@@ -195,7 +184,7 @@ def test_damaged_files_are_one_sentence(networks, tmp_path, change, words):
 
 
 def test_a_flipped_bit_in_a_keras_file_is_found(networks, tmp_path):
-    path = write(networks[0]["plain"], tmp_path / "bad.keras")
+    path = write_weights(networks[0]["plain"], tmp_path / "bad.keras")
     content = bytearray(path.read_bytes())
     kernel = array(networks[0]["plain"].get_layer("stem_conv").kernel).tobytes()
     content[bytes(content).index(kernel) + 3] ^= 1
@@ -211,7 +200,7 @@ def test_a_damaged_keras_file_is_refused_or_equal(what, times, tmp_path):
     model = keras.Model(
         inputs, keras.layers.Dense(3, name="last")(keras.layers.BatchNormalization(name="norm")(inputs))
     )
-    path = write(model, tmp_path / "model.keras")
+    path = write_weights(model, tmp_path / "model.keras")
 
     def loaded():
         if what == "weights":

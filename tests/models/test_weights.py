@@ -9,7 +9,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from harness import array, disturb
+from harness import array, disturb, write_weights
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
@@ -22,9 +22,8 @@ from keras_preact.models import (
     roll,
     transformer,
 )
-from keras_preact.models.weights import assign, named_weights
+from keras_preact.models.weights import ENDINGS, assign, named_weights
 
-FORMATS = (".weights.h5", ".keras", ".safetensors")
 FORMS = {
     "unrolled": {"rolled": False},
     "rolled": {"rolled": True},
@@ -38,16 +37,6 @@ NETWORKS = {
         Series(6, 2), Classification(3), depth=3, dim=8, heads=2, dropout=0.1, **form
     ),
 }
-
-
-def save(model, path):
-    if path.suffix == ".safetensors":
-        save_safetensors(model, path)
-    elif path.suffix == ".keras":
-        model.save(path)
-    else:
-        model.save_weights(path)
-    return path
 
 
 def values(model):
@@ -70,8 +59,8 @@ def test_every_form_of_file_loads_into_every_form_of_network(kind, tmp_path):
     for saved in FORMS:
         model = different(make, saved)
         expected = values(model)
-        for suffix in FORMATS:
-            path = save(model, tmp_path / f"saved{suffix}")
+        for suffix in ENDINGS:
+            path = write_weights(model, tmp_path / f"saved{suffix}")
             for form, target in targets.items():
                 load_weights(target, path)
                 found = values(target)
@@ -84,9 +73,9 @@ def test_every_form_of_file_loads_into_every_form_of_network(kind, tmp_path):
 
 def test_the_builders_weights_argument_reads_all_formats_in_both_forms(tmp_path):
     make = NETWORKS["drop path"]
-    for saved, suffix in itertools.product(("rolled", "unrolled"), FORMATS):
+    for saved, suffix in itertools.product(("rolled", "unrolled"), ENDINGS):
         model = different(make, saved)
-        path = save(model, tmp_path / f"saved{suffix}")
+        path = write_weights(model, tmp_path / f"saved{suffix}")
         for form in FORMS:
             loaded = values(make(**FORMS[form], weights=path))
             assert all(np.array_equal(loaded[name], value) for name, value in values(model).items())
@@ -94,7 +83,9 @@ def test_the_builders_weights_argument_reads_all_formats_in_both_forms(tmp_path)
 
 def test_the_bytes_of_safetensors_do_not_depend_on_the_form(tmp_path):
     model = different(NETWORKS["drop path"], "unrolled")
-    files = [save(form, tmp_path / f"{k}.safetensors").read_bytes() for k, form in enumerate((model, roll(model)))]
+    files = [
+        write_weights(form, tmp_path / f"{k}.safetensors").read_bytes() for k, form in enumerate((model, roll(model)))
+    ]
     assert files[0] == files[1]
 
 
@@ -112,15 +103,15 @@ def test_a_network_inside_another(tmp_path):
         backbone = cifar_resnet(20, input_shape=(8, 8, 3), include_top=False, rolled=rolled, name="backbone")
         return keras.Model(inputs, keras.layers.Dense(2, name="head")(backbone(inputs)))
 
-    for rolled, suffix in itertools.product((True, False), FORMATS):
+    for rolled, suffix in itertools.product((True, False), ENDINGS):
         model, other = nested(rolled), nested(not rolled)
         disturb(model)
-        load_weights(other, save(model, tmp_path / f"nested{suffix}"))
+        load_weights(other, write_weights(model, tmp_path / f"nested{suffix}"))
         assert all(np.array_equal(values(other)[name], value) for name, value in values(model).items())
 
 
 @pytest.mark.parametrize("rolled", [True, False])
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", ENDINGS)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -132,7 +123,7 @@ def test_a_network_inside_another(tmp_path):
     ],
 )
 def test_other_networks_are_refused_and_left_as_they_were(rolled, suffix, options, message, tmp_path):
-    path = save(cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled), tmp_path / f"saved{suffix}")
+    path = write_weights(cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled), tmp_path / f"saved{suffix}")
     model = cifar_resnet(**options, input_shape=(8, 8, 3), rolled=not rolled)
     before = values(model)
     with pytest.raises(InputError, match=message):
@@ -179,14 +170,14 @@ def test_files_of_one_backend_load_on_the_other(saved, tmp_path):
         "for rolled in ('rolled', 'unrolled'):\n"
         "    keras.utils.set_random_seed(1)\n"
         "    model = t.different(t.NETWORKS['drop path'], rolled)\n"
-        "    for suffix in t.FORMATS:\n"
-        "        t.save(model, Path(sys.argv[1]) / f'{rolled}{suffix}')\n"
+        "    for suffix in t.ENDINGS:\n"
+        "        t.write_weights(model, Path(sys.argv[1]) / f'{rolled}{suffix}')\n"
     )
     root = Path(__file__).parents[2]
     environment = {**os.environ, "KERAS_BACKEND": saved}
     subprocess.run([sys.executable, "-c", script, tmp_path], env=environment, cwd=root, check=True)
     for rolled in ("rolled", "unrolled"):
-        files = [tmp_path / f"{rolled}{suffix}" for suffix in FORMATS]
+        files = [tmp_path / f"{rolled}{suffix}" for suffix in ENDINGS]
         loaded = [values(NETWORKS["drop path"](**FORMS[f], weights=path)) for f in FORMS for path in files]
         for other in loaded[1:]:
             assert all(np.array_equal(other[name], value) for name, value in loaded[0].items())
