@@ -8,6 +8,7 @@ import copy
 import inspect
 import itertools
 import json
+import re
 import sys
 import tempfile
 import types
@@ -44,9 +45,15 @@ def public_names():
                 yield module.__name__, name, found
 
 
+def short_name(name):
+    """Return what Keras also calls a class: `sum` for `Sum`, `mean_squared_error` for `MeanSquaredError`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+
+
 NAMES = {}
 for _entry in public_names():
-    NAMES.setdefault(_entry[1], []).append(_entry)
+    for _name in {_entry[1], short_name(_entry[1])}:
+        NAMES.setdefault(_name, []).append(_entry)
 
 
 def sound():
@@ -166,7 +173,7 @@ def allowed(position, form, name, found):
         return False
     if form in ("word", "short", "builtin"):  # a name alone: what else has it
         alias = position == "its kernel_initializer" and name in ("normal", "uniform", "one", "zero")
-        return alias or any(_fits(position, name, other) for _, _, other in NAMES[name])
+        return alias or any(_fits(position, whole, other) for _, whole, other in NAMES[name] if whole not in CODE)
     return _fits(position, name, found)
 
 
