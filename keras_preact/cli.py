@@ -497,8 +497,9 @@ def _reproduce(options: argparse.Namespace) -> None:
         rows = [[name, *(text[k] for k in shown)] for name, text in texts]
         heads = ["row", "published", "ours", "n", "difference [95 %]", "verdict"]
         console.print(table(*without_empty_columns(heads, rows), title=experiment.title))
-        networks = sorted({f"{line.network} stands for {line.row.network}" for line in found})
-        say(f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}. {'; '.join(networks)}.")
+        others = {f" {line.network} stands for {line.row.network}." for line in found if not line.is_the_papers_network}
+        says = f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}."
+        say(says + "".join(sorted(others)))
 
 
 def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:

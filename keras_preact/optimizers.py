@@ -1,10 +1,11 @@
-"""Optimizers whose weight decay is the paper's, or leaves out what should not decay.
+"""Optimizers whose weight decay is the paper's, or leaves out what should not decay; a schedule that Keras lacks.
 
 The package imports them at once: whoever loads a trained network, compiled, needs them.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
@@ -94,6 +95,48 @@ class KernelAdamW(keras.optimizers.AdamW):
     def build(self, variables: Any) -> None:
         self.exclude_from_weight_decay(var_list=[variable for variable in variables if not _decays(variable)])
         super().build(variables)
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class CosineAfterHold(keras.optimizers.schedules.LearningRateSchedule):
+    """A constant learning rate for some steps, then half a cosine from another rate down to 0.
+
+    Args:
+        warmup_learning_rate: the rate of the first steps.
+        warmup_steps: how many.
+        learning_rate: the rate of the step after them.
+        decay_steps: length of the half cosine, in steps.
+        name: of the schedule.
+
+    >>> rate = CosineAfterHold(0.01, 10, 0.1, 20)
+    >>> [round(float(rate(step)), 4) for step in (0, 9, 10, 20, 30)]
+    [0.01, 0.01, 0.1, 0.05, 0.0]
+    """
+
+    def __init__(
+        self,
+        warmup_learning_rate: float,
+        warmup_steps: int,
+        learning_rate: float,
+        decay_steps: int,
+        name: str = "cosine_after_hold",
+    ) -> None:
+        super().__init__()
+        self.warmup_learning_rate = warmup_learning_rate
+        self.warmup_steps = warmup_steps
+        self.learning_rate = learning_rate
+        self.decay_steps = decay_steps
+        self.name = name
+
+    def __call__(self, step: Any) -> Any:
+        done = keras.ops.cast(step, "float32") - self.warmup_steps
+        share = keras.ops.clip(done / self.decay_steps, 0.0, 1.0)
+        cosine = self.learning_rate * 0.5 * (1.0 + keras.ops.cos(math.pi * share))
+        return keras.ops.where(done < 0, self.warmup_learning_rate, cosine)
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("warmup_learning_rate", "warmup_steps", "learning_rate", "decay_steps", "name")
+        return {name: getattr(self, name) for name in names}
 
 
 def _decays(variable: Any) -> bool:

@@ -1,7 +1,7 @@
 """The paper's tables as grids of runs; what runs the missing ones; the store of results."""
 
 from keras_preact.experiments.cost import costs
-from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
+from keras_preact.experiments.grid import BUDGETS, Budget, Experiment, Row
 from keras_preact.experiments.initialization import InitialGradients, initial_gradients, record_initial_gradients
 from keras_preact.experiments.report import (
     COLUMNS,
@@ -15,6 +15,7 @@ from keras_preact.experiments.report import (
 )
 from keras_preact.experiments.runner import Job, duration, plan, run_missing
 from keras_preact.experiments.store import Run, Store, keep
+from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.experiments.workers import default_workers, run_in_workers
 
 __all__ = [

@@ -1,8 +1,9 @@
-"""The paper's tables, and ours beside them, as data: which networks are trained, on what, and what was published."""
+"""Rows, experiments and budgets: what a table is made of, and what its runs may cost."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +29,8 @@ class Row:
         published: the paper's error, if it has one.
         builder: the function that builds the network, a name of `keras_preact.models.NETWORKS`.
         learning_rate: if it differs from the recipe's.
-        warmup: share of the steps in which the learning rate rises from 0, if it differs from the recipe's.
+        warmup: share of the steps that the warm-up takes, if it differs from the recipe's.
+        warmup_learning_rate: constant rate of that warm-up; default: the rate rises from 0.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Row:
     builder: str = "cifar_resnet"
     learning_rate: float | None = None
     warmup: float | None = None
+    warmup_learning_rate: float | None = None
 
     @property
     def family(self) -> str:
@@ -48,11 +51,16 @@ class Row:
 
     def recipe(self, usual: Recipe) -> Recipe:
         """Return the recipe of this row, given that of its data set."""
-        if self.learning_rate is None or self.warmup is None:
+        rate = usual.schedule.learning_rate if self.learning_rate is None else self.learning_rate
+        schedule, words = dataclasses.replace(usual.schedule, learning_rate=rate), f"{rate:g}"
+        if self.warmup is not None:
+            schedule = CosineSchedule(rate, round(self.warmup * usual.steps), self.warmup_learning_rate)
+            words += f"-warmup{100 * self.warmup:.0f}"
+        if self.warmup_learning_rate is not None:
+            words += f"-at{self.warmup_learning_rate:g}"
+        if schedule == usual.schedule:
             return usual
-        schedule = CosineSchedule(self.learning_rate, warmup_steps=round(self.warmup * usual.steps))
-        name = f"{usual.name}-{self.learning_rate:g}-warmup{100 * self.warmup:.0f}"
-        return dataclasses.replace(usual, name=name, schedule=schedule)
+        return dataclasses.replace(usual, name=f"{usual.name}-{words}", schedule=schedule)
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,7 @@ class Budget:
         profile: whose networks and, where it has one, whose recipe. Runs of different profiles never stand in one
             column either.
         image_sizes: height and width in pixels of the images of our data sets, where not their own.
+        probes: whether signal and gradient are measured during the runs; see `PropagationProbe`.
     """
 
     name: str
@@ -105,6 +114,7 @@ class Budget:
     judges: bool = True
     profile: str = "paper"
     image_sizes: dict[str, int] = field(default_factory=lambda: {"imagenet2012": 224})
+    probes: bool = False
 
     def of(self, profile: str) -> Budget:
         """Return the budget for another profile: its networks and, for CIFAR, its recipe, of as many images as here.
@@ -142,7 +152,7 @@ class Budget:
         if row.network in self.networks:
             self.check_profile(row)
         if not self.holds(row):
-            raise InputError(f"the row {row.name} is not part of the budget {self.name}; take --budget paper")
+            raise InputError(f"the row {row.name} is not part of the budget {self.name}; {budgets_of(row)}")
         dataset = self.datasets[row.dataset]
         return RunConfig(
             network=row.builder,
@@ -196,6 +206,19 @@ DEEP = dataclasses.replace(
 )
 """The paper's recipe cut to four passes over CIFAR: its learning rate, decayed to zero, and half its padding."""
 
+DEPTHS = (20, 56, 110, 218, 434, 1001)
+"""Of the depth study: 6n + 2 layers, each about twice as many as before; and the paper's deepest network, 9n + 2."""
+
+
+def by_depth(depths: Sequence[int]) -> dict[str, dict[str, Any]]:
+    """Return the networks of the depth study, for which these depths stand: of basic blocks, but for the deepest."""
+    options: list[dict[str, Any]] = [{"depth": depth} for depth in depths]
+    for each in options:
+        if each["depth"] in (218, 434):  # where bottlenecks would fit as well, and are usual from 164 layers on
+            each["bottleneck"] = False
+    return {f"depth-{name}": each for name, each in zip(DEPTHS, options, strict=False)}
+
+
 BUDGETS = {
     budget.name: budget
     for budget in (
@@ -210,12 +233,23 @@ BUDGETS = {
                 "1001": {"depth": 29, "bottleneck": True},
                 "152": {"depth": 18, "stem": "3x3"},
                 "200": {"depth": 34, "stem": "3x3"},
+                **by_depth((8,) * 6),
                 "transformer-12": {"depth": 2, "dim": 32, "heads": 2},
                 "transformer-48": {"depth": 4, "dim": 32, "heads": 2},
             },
-            {"cifar10": "bundled", "imagenet": "bundled", "characters": "characters"},
+            {"cifar10": "bundled", "4,000 images": "bundled", "imagenet": "bundled", "characters": "characters"},
             {"bundled": _shorter("demo", "smoke", 62), "characters": _shorter("adam", "smoke", 20)},
             judges=False,
+        ),
+        Budget(
+            "demo",
+            "what `keras-preact demo` does: the bundled 4,000 images at 16×16 pixels, 310 steps: seconds to minutes a "
+            "run, after which an error says how easily a network trains, not how good it gets",
+            by_depth(DEPTHS[:-1]),
+            {"4,000 images": "bundled"},
+            {"bundled": get_recipe("demo")},
+            image_sizes={"bundled": 16},
+            probes=True,
         ),
         Budget(
             "cpu",
@@ -241,27 +275,22 @@ BUDGETS = {
             f"pixels, {DEEP.steps:,} steps, after which an error says how easily a network trains, not how good it "
             "gets: minutes a run, half an hour for ResNet-1001",
             {
-                "20": {"depth": 20},
-                "110": {"depth": 110},
+                **{str(depth): {"depth": depth} for depth in (20, 110, 164, 1001)},
                 "110-single": {"depth": 110, "block": "single"},
-                "164": {"depth": 164},
-                "1001": {"depth": 1001},
+                **by_depth(DEPTHS),
             },
             {"cifar10": "cifar10", "cifar100": "cifar100"},
             {"cifar10": DEEP, "cifar100": DEEP},
             image_sizes={"cifar10": 16, "cifar100": 16},
+            probes=True,
         ),
         Budget(
             "paper",
             "the paper's depths, data and schedule: hours to weeks on a GPU",
             {
-                "20": {"depth": 20},
-                "110": {"depth": 110},
+                **{str(depth): {"depth": depth} for depth in (20, 110, 152, 164, 200, 1001)},
                 "110-single": {"depth": 110, "block": "single"},
-                "164": {"depth": 164},
-                "1001": {"depth": 1001},
-                "152": {"depth": 152},
-                "200": {"depth": 200},
+                **by_depth(DEPTHS),
                 "transformer-12": {"depth": 12, "dim": 512, "heads": 8},
                 "transformer-48": {"depth": 48, "dim": 512, "heads": 8},
             },
@@ -277,166 +306,7 @@ BUDGETS = {
 }
 
 
-# ---- the tables ---------------------------------------------------------------------------------------------------
-
-_WORDS = {
-    "original": "original: BN after each convolution, ReLU after the addition",
-    "bn_after_addition": "BN after addition",
-    "relu_before_addition": "ReLU before addition",
-    "relu_only_preactivation": "ReLU-only pre-activation",
-    "full_preactivation": "full pre-activation",
-    "bn_only_preactivation": "BN-only pre-activation (ours)",
-}
-
-
-def _table_1() -> Experiment:
-    rows = [
-        Row(
-            row.name,
-            f"{row.shortcut.split('(')[0].replace('_', ' ')}: {row.on_shortcut}, F: {row.on_residual}",
-            "110",
-            {"placement": "original", **({} if row.shortcut == "identity" else {"shortcut": row.shortcut})},
-            published=row.error,
-        )
-        for row in paper.TABLE_1
-    ]
-    return Experiment("table1", "the shortcut h; original ResNet-110, CIFAR-10", tuple(rows))
-
-
-def _table_2() -> Experiment:
-    rows = [
-        Row(
-            f"{placement}-{depth}",
-            f"{_WORDS[placement]}, {depth}",
-            str(depth),
-            {"placement": placement},
-            published=error,
-        )
-        for depth in (110, 164)
-        for placement, errors in paper.TABLE_2.items()
-        for error in [errors[depth]]
-    ]
-    return Experiment("table2", "where the activations stand; identity shortcuts, CIFAR-10", tuple(rows))
-
-
-def _table_3() -> Experiment:
-    rows = []
-    for row in paper.TABLE_3:
-        network = row.network.removeprefix("ResNet-").replace(", one layer a unit", "-single")
-        for placement in ("original", "full_preactivation"):
-            rows.append(
-                Row(
-                    f"{row.dataset}-{network}-{placement}",
-                    f"{row.dataset}, {row.network}, {placement.replace('_', ' ')}",
-                    network,
-                    {"placement": placement},
-                    row.dataset,
-                    getattr(row, placement),
-                )
-            )
-    return Experiment("table3", "depth; CIFAR-10 and CIFAR-100", tuple(rows))
-
-
-def _resnet_20() -> Experiment:
-    """The one network whose whole schedule a processor gets through; its budget is `paper`."""
-    published = {"original": paper.FIRST_RESNET_ERRORS[20], "full_preactivation": None}
-    rows = [
-        Row(placement, f"ResNet-20, {placement.replace('_', ' ')}", "20", {"placement": placement}, published=error)
-        for placement, error in published.items()
-    ]
-    return Experiment("resnet20", "the smallest network, for all of the paper's 64k steps; CIFAR-10", tuple(rows))
-
-
-def _table_5() -> Experiment:
-    # Tested on crops of another size than those trained on: none of these errors is that of our runs' 224 crops.
-    rows = [
-        Row(
-            f"{depth}-{placement}",
-            f"ResNet-{depth}, {placement.replace('_', ' ')}, trained on crops of 224",
-            depth,
-            {"placement": placement},
-            "imagenet",
-            builder="imagenet_resnet",
-        )
-        for depth in ("152", "200")
-        for placement in ("original", "full_preactivation")
-    ]
-    return Experiment("table5", "ImageNet, top-1", tuple(rows))
-
-
-def _extensions() -> Experiment:
-    pre = {"placement": "full_preactivation"}
-    rows = [
-        Row("full_preactivation", "full pre-activation, as in Table 2", "110", pre),
-        Row("bn_only", _WORDS["bn_only_preactivation"], "110", {"placement": "bn_only_preactivation"}),
-        Row("rezero", "ReZero: x + αF, α = 0 at first", "110", {**pre, "shortcut": "scaled_residual"}),
-        Row(
-            "skipinit",
-            "SkipInit: the same without normalization",
-            "110",
-            {**pre, "shortcut": "scaled_residual", "normalization": "none"},
-        ),
-        Row(
-            "layerscale",
-            "LayerScale: an α for each channel, 0.1 at first",
-            "110",
-            {**pre, "shortcut": "scaled_residual(initial=0.1, per_channel=True)"},
-        ),
-        Row(
-            "highway",
-            "Highway: exclusive gates, b = −6, with nothing after the addition",
-            "110",
-            {**pre, "shortcut": "exclusive_gating(gate_bias=-6)"},
-        ),
-        # Theirs has half as many parameters again as the residual network it is compared with: hence a narrower one.
-        Row(
-            "highway-critics",
-            "Highway of the critics: gates of two 3×3 convolutions, b = −6, ReLU at the end of F, width × 0.875",
-            "110",
-            {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.875},
-        ),
-        Row(
-            "highway-critics-matched",
-            "the same, width × 0.71: not more parameters than the residual network",
-            "110",
-            {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.71},
-        ),
-    ]
-    return Experiment("extensions", "what is not in the paper; CIFAR-10", tuple(rows))
-
-
-def _warmup() -> Experiment:
-    """Xiong et al. 2020: in which order does a Transformer need a warm-up of the learning rate?"""
-    grid = [
-        (12, order, rate, warmup)
-        for order in ("post_norm", "pre_norm")
-        for rate in (5e-4, 1e-3, 2e-3, 8e-3)
-        for warmup in (0.0, 0.2)
-    ]
-    grid += [(48, "post_norm", 2e-3, 0.0), (48, "post_norm", 2e-3, 0.2), (48, "pre_norm", 2e-3, 0.0)]
-    rows = [
-        Row(
-            f"{depth}-{order}-{rate:g}-{'warmup' if warmup else 'none'}",
-            f"{depth} blocks, {order.replace('_', '-')}, learning rate {rate:g}, "
-            + ("warm-up" if warmup else "no warm-up"),
-            f"transformer-{depth}",
-            {"placement": order},
-            "characters",
-            builder="transformer",
-            learning_rate=rate,
-            warmup=warmup,
-        )
-        for depth, order, rate, warmup in grid
-    ]
-    return Experiment(
-        "warmup",
-        "warm-up (over a fifth of the steps), learning rate and order of a Transformer; next character of film reviews",
-        tuple(rows),
-        "an error less than a point below that of always naming the most frequent character",
-    )
-
-
-EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (_table_1(), _table_2(), _table_3(), _table_5(), _resnet_20(), _extensions(), _warmup())
-}
+def budgets_of(row: Row) -> str:
+    """Say which budgets a row is part of, as a remedy."""
+    held = [f"--budget {budget.name}" for budget in BUDGETS.values() if budget.holds(row)]
+    return f"take {' or '.join(held)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_preact import paper
 from keras_preact.analysis import read_inspection
-from keras_preact.experiments.grid import BUDGETS, EXPERIMENTS, Budget, Experiment, Row
+from keras_preact.experiments.grid import BUDGETS, Budget, Experiment, Row
 from keras_preact.experiments.statistics import (
     AGREES,
     DIFFERS,
@@ -24,6 +24,7 @@ from keras_preact.experiments.statistics import (
     seeds_needed,
 )
 from keras_preact.experiments.store import Run, Store
+from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
 
@@ -63,6 +64,12 @@ class Line:
     runs: tuple[Run, ...] = ()
     chance: float = 90.0
     reference: Line | None = None
+
+    @property
+    def is_the_papers_network(self) -> bool:
+        """Whether the budget trains the row's own network, not another one that stands for it."""
+        depth = self.network.removeprefix("ResNet-").split(",")[0]
+        return depth == self.row.network.removeprefix("depth-").removesuffix("-single")
 
     @property
     def counted(self) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import statistics
 import time
@@ -13,7 +14,8 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.experiments.grid import Budget, Experiment, Row, place_of
+from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, place_of
+from keras_preact.experiments.probe import DATASETS, PropagationProbe
 from keras_preact.experiments.store import ENDED, Run, Store, folder_name, identity
 from keras_preact.training.runs import RunFolder, Taken
 from keras_preact.training.trainer import Diverged, RunConfig, resume, start
@@ -28,12 +30,14 @@ class Job:
         config: what is run.
         path: where it is run.
         run: the finished run, if there is one.
+        is_probed: whether signal and gradient are measured while it runs.
     """
 
     row: Row
     config: RunConfig
     path: Path
     run: Run | None
+    is_probed: bool = False
 
     @property
     def is_begun(self) -> bool:
@@ -90,12 +94,14 @@ def plan(
     chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
     if not chosen:
         budget.check_profile(experiment.rows[0])
-        raise InputError(f"no row of {experiment.name} is part of the budget {budget.name}; take --budget paper")
+        remedy = budgets_of(experiment.rows[0])
+        raise InputError(f"no row of {experiment.name} is part of the budget {budget.name}; {remedy}")
     jobs: dict[str, Job] = {}
     for seed in range(seeds):
         for row in chosen:
             config = budget.config(row, seed, precision, data_dir)
-            job = Job(row, config, out / folder_name(config), store.find(config))
+            is_probed = budget.probes and config.dataset in DATASETS
+            job = Job(row, config, out / folder_name(config), store.find(config), is_probed)
             if job.is_begun:
                 job = _as_begun(job)
             jobs.setdefault(identity(config), job)
@@ -107,7 +113,7 @@ def _as_begun(job: Job) -> Job:
     begun = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
     if identity(begun) != identity(job.config):
         raise InputError(f"{job.path} holds another run than {job.row.name}'s; name another folder by --out")
-    return Job(job.row, begun, job.path, None)
+    return dataclasses.replace(job, config=begun)
 
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
@@ -143,11 +149,12 @@ def run_missing(
         say(f"[{number + 1}/{len(missing)}] {job.row.title}, seed {job.config.seed}{left}")
         began = time.perf_counter()
         name = f"{job.row.name}, seed {job.config.seed}"
+        watching = [*callbacks(name, job.config), *([PropagationProbe(job.config, job.path)] * job.is_probed)]
         try:
             if job.is_begun:
-                resume(job.path, data_dir=place_of(job.config.dataset, data_dir), callbacks=callbacks(name, job.config))
+                resume(job.path, data_dir=place_of(job.config.dataset, data_dir), callbacks=watching)
             else:
-                start(job.config, job.path, callbacks=callbacks(name, job.config))
+                start(job.config, job.path, callbacks=watching)
         except Diverged as fault:
             say(f"{name}: {fault}")
         except Taken:

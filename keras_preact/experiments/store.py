@@ -29,7 +29,7 @@ from keras_preact.training.trainer import RunConfig
 
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result: a training whose loss is no number any more is one too."""
-KEPT = ("metrics.csv", "curves.png", "inspection.json")
+KEPT = ("metrics.csv", "curves.png", "inspection.json", "propagation.json")
 """What of a run is kept beside its run.json: small enough for git."""
 
 

@@ -18,7 +18,7 @@ from keras_preact.errors import (
     check_positive,
     check_rate,
 )
-from keras_preact.optimizers import DECAYS, CoupledSGD, KernelAdamW
+from keras_preact.optimizers import DECAYS, CosineAfterHold, CoupledSGD, KernelAdamW
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
 """What is done to the pixels first, all of them then being numbers of order 1: the training images' mean at each
@@ -83,11 +83,12 @@ class StepSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """A linear warm-up from 0, then half a cosine down to 0 at the last step: for short runs.
+    """A warm-up, then half a cosine down to 0 at the last step: for short runs.
 
     Attributes:
         learning_rate: at the end of the warm-up.
         warmup_steps: length of the warm-up.
+        warmup_learning_rate: constant rate during the warm-up, as in the paper. Default `None`: it rises from 0.
 
     Raises:
         InputError: a number out of its range.
@@ -101,10 +102,13 @@ class CosineSchedule:
 
     learning_rate: float = 0.1
     warmup_steps: int = 200
+    warmup_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
         check_number("learning_rate", self.learning_rate, 0)
         check_count("warmup_steps", self.warmup_steps)
+        if self.warmup_learning_rate is not None:
+            check_number("warmup_learning_rate", self.warmup_learning_rate, 0)
 
     def scaled(self, factor: float) -> CosineSchedule:
         """Return the schedule with the warm-up's length multiplied by `factor`."""
@@ -115,6 +119,8 @@ class CosineSchedule:
         rate, warmup = float(self.learning_rate), min(self.warmup_steps, steps - 1)  # Keras would compute in integers
         if warmup < 1:
             return keras.optimizers.schedules.CosineDecay(rate, max(steps, 1))
+        if self.warmup_learning_rate is not None:
+            return CosineAfterHold(float(self.warmup_learning_rate), warmup, rate, max(steps - warmup, 1))
         return keras.optimizers.schedules.CosineDecay(
             0.0, max(steps - warmup, 1), warmup_target=rate, warmup_steps=warmup
         )

@@ -1,5 +1,7 @@
 """The grids hold the paper's rows, and every row is a network that can be built."""
 
+import re
+
 import pytest
 
 from keras_preact import InputError, paper
@@ -32,10 +34,11 @@ def test_the_tables_are_the_papers():
 
 def test_the_papers_budget_has_every_row_and_the_papers_training():
     for experiment in EXPERIMENTS.values():
-        for row in experiment.rows:
+        for row in experiment.rows if experiment.name != "screening" else ():  # which is of the demo's images
             config = BUDGETS["paper"].config(row, 0, "float32")
             assert config.recipe.name.split("-")[0] == ("imagenet" if row.dataset == "imagenet" else "paper")
-            assert str(config.options["depth"]) == row.network.removesuffix("-single").removeprefix("transformer-")
+            depth = re.sub("^(transformer|depth)-|-single$", "", row.network)
+            assert str(config.options["depth"]) == depth
 
 
 def test_one_folder_name_for_one_run():
@@ -48,9 +51,9 @@ def test_one_folder_name_for_one_run():
 
 def test_tables_share_their_common_rows():
     """The original ResNet-110 stands in Tables 1, 2 and 3, and is run once."""
-    for budget in BUDGETS.values():
-        rows = [EXPERIMENTS["table1"].rows[0], EXPERIMENTS["table2"].rows[0]]
-        rows += EXPERIMENTS["table3"].select(["cifar10-110-original"])
+    rows = [EXPERIMENTS["table1"].rows[0], EXPERIMENTS["table2"].rows[0]]
+    rows += EXPERIMENTS["table3"].select(["cifar10-110-original"])
+    for budget in filter(lambda budget: budget.holds(rows[0]), BUDGETS.values()):
         assert len({identity(budget.config(row, 0, "float32")) for row in rows}) == 1
 
 
@@ -85,7 +88,8 @@ def test_a_profile_has_its_own_runs(profile):
 
 def test_a_profile_brings_its_recipe_at_the_budgets_length():
     row = EXPERIMENTS["table1"].rows[0]
-    recipes = {name: budget.of("resnet_1k_layers").config(row, 0, "float32").recipe for name, budget in BUDGETS.items()}
+    budgets = {name: budget.of("resnet_1k_layers") for name, budget in BUDGETS.items() if budget.holds(row)}
+    recipes = {name: budget.config(row, 0, "float32").recipe for name, budget in budgets.items()}
     assert recipes["paper"] == RECIPES["resnet_1k_layers"]
     usual = BUDGETS["cpu"].recipes["cifar10"]
     assert recipes["cpu"].name == "cpu-resnet_1k_layers" and recipes["cpu"].nesterov
@@ -99,8 +103,37 @@ def test_what_is_not_there_is_refused():
     with pytest.raises(InputError, match=r"unknown row 'orignal' \(did you mean 'original'\?\)"):
         EXPERIMENTS["table1"].select(["orignal"])
     row = EXPERIMENTS["table3"].select(["cifar100-164-original"])[0]
-    with pytest.raises(InputError, match="not part of the budget smoke; take --budget paper"):
+    with pytest.raises(InputError, match="not part of the budget smoke; take --budget cpu or --budget deep"):
         BUDGETS["smoke"].config(row, 0, "float32")
+
+
+def test_the_depth_study_differs_in_order_depth_and_rate_alone():
+    """The screening in the demo's setting, the confirmation in that of the tables, whose runs at 110 layers it has."""
+    screening = {row.name: BUDGETS["demo"].config(row, 0, "float32") for row in EXPERIMENTS["screening"].rows}
+    cells = {(c.options["depth"], c.options["placement"], c.recipe.schedule) for c in screening.values()}
+    assert len(cells) == len(screening) == 5 * (3 * 5 + 1)
+    assert {(c.dataset, c.image_size, c.recipe.steps, c.recipe.batch_size) for c in screening.values()} == {
+        ("bundled", 16, 310, 64)
+    }
+    assert screening["original-218-0.1"].recipe == RECIPES["demo"]
+    warmed = screening["original-218-warmup"].recipe.schedule
+    assert (warmed.learning_rate, warmed.warmup_learning_rate, warmed.warmup_steps) == (0.1, 0.01, 62)
+    deep = {row.name: BUDGETS["deep"].config(row, 0, "float32") for row in EXPERIMENTS["depth"].rows}
+    assert {config.options["depth"] for config in deep.values()} == {20, 56, 110, 218, 434, 1001}
+    for order in ("original", "full_preactivation"):
+        (row,) = EXPERIMENTS["table2"].select([f"{order}-110"])
+        assert identity(deep[f"{order}-110-0.1"]) == identity(BUDGETS["deep"].config(row, 0, "float32"))
+    blocks = {
+        depth: get_network("cifar_resnet")(**deep[f"original-{depth}-0.1"].options, rolled=True).count_params()
+        for depth in (218, 434)
+    }
+    assert blocks[434] / blocks[218] == pytest.approx(2, rel=0.01)  # of basic blocks both, as the smaller ones
+
+
+def test_a_row_says_which_budgets_have_it():
+    (row,) = EXPERIMENTS["screening"].select(["original-20-0.1"])
+    with pytest.raises(InputError, match="not part of the budget deep; take --budget smoke or --budget demo"):
+        BUDGETS["deep"].config(row, 0, "float32")
 
 
 def test_the_warm_up_grid_differs_in_order_rate_and_warm_up_alone():

@@ -228,6 +228,21 @@ def test_a_step_schedule_has_the_rate_of_its_description_at_every_step():
         np.testing.assert_allclose(got, expected, rtol=1e-5, err_msg=f"{warmup} {drops}")
 
 
+def test_a_cosine_with_the_papers_warm_up_holds_its_rate_then_falls_to_zero():
+    schedule = CosineSchedule(0.1, warmup_steps=62, warmup_learning_rate=0.01)
+    got = rates(schedule, 310, range(311))
+    falling = [0.05 * (1 + np.cos(np.pi * step / 248)) for step in range(249)]
+    np.testing.assert_allclose(got, [0.01] * 62 + falling, rtol=1e-5, atol=1e-8)
+    assert rates(CosineSchedule(0.1, 0, 0.01), 10, [0]) == rates(CosineSchedule(0.1, 0), 10, [0])
+    made = schedule.to_keras(310)
+    copy = keras.optimizers.schedules.deserialize(keras.optimizers.schedules.serialize(made))
+    assert [float(copy(step)) for step in (0, 61, 62, 200)] == [float(made(step)) for step in (0, 61, 62, 200)]
+    recipe = Recipe("mine", steps=310, schedule=schedule)
+    assert Recipe.from_dict(recipe.to_dict()) == recipe
+    with pytest.raises(InputError, match="warmup_learning_rate"):
+        CosineSchedule(warmup_learning_rate=-1)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_can_be_as_short_as_one_step(name):
     for steps in (*range(1, 60), 100, 1000):

@@ -1,0 +1,124 @@
+"""What explains a training, measured while it runs: signal, gradient and dead channels by depth, at three moments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_preact.analysis import Chain, GradientSignal, dead_fraction, forward_signal, gradient_signal
+from keras_preact.data import load_dataset
+from keras_preact.training.runs import writing
+from keras_preact.training.trainer import RunConfig
+
+PROPAGATION = "propagation.json"
+"""Name of the file in a run's folder."""
+EARLY_STEP = 50
+IMAGES = 128
+DATASETS = ("bundled", "cifar10")
+"""Whose classes are those of the bundled test images, which the network is shown."""
+
+
+class PropagationProbe(keras.callbacks.Callback):
+    """Measures a network before its first step, after step 50 and after its last, into its run folder.
+
+    Each measurement is an entry of `propagation.json`, made with the statistics of one batch of bundled test images:
+    `step`, and by unit `stage`, `variance` of x_l, `gradient` ‖∂E/∂x_l‖, `direct` (see `direct_shares`) and `dead`
+    (the share of channels that the ReLU after the addition sets to zero for every image; empty without such a ReLU).
+    Measuring changes neither weights nor random state.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+    """
+
+    def __init__(self, config: RunConfig, folder: Path) -> None:
+        super().__init__()
+        self._path = folder / PROPAGATION
+        self._last = config.recipe.steps
+        self._image_size = config.image_size
+        self._step = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._step = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+        self._measure_if_due()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._step += 1
+        self._measure_if_due()
+
+    def _measure_if_due(self) -> None:
+        found = read_propagation(self._path.parent)
+        if self._step not in (0, EARLY_STEP, self._last) or self._step in [entry["step"] for entry in found]:
+            return
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()  # during fit the state is outside the model
+        data = load_dataset("bundled", image_size=self._image_size).test
+        images, labels = data.batch(np.arange(IMAGES))
+        found.append({"step": self._step, **propagation(self.model, images, labels)})
+        lines = ",\n".join(json.dumps(entry) for entry in found)
+        with writing(self._path):
+            self._path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
+    """Return what `PropagationProbe` notes of a network, by unit, with four digits.
+
+    Args:
+        model: a functional model whose residual units follow one another.
+        images: as the model takes them (batch, height, width, channels).
+        labels: class numbers (batch,).
+
+    Example: along identity shortcuts the direct term is all there.
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> images, labels = np.random.default_rng(0).normal(size=(8, 32, 32, 3)), np.arange(8)
+    >>> propagation(cifar_resnet(14), images, labels)["direct"][-1]
+    1.0
+    """
+    chain = Chain.of(model)
+    forward, gradient = forward_signal(chain, images), gradient_signal(chain, images, labels)
+    found: dict[str, Sequence[float]] = {
+        "stage": [entry.stage for entry in forward],
+        "variance": [entry.x.variance for entry in forward],
+        "gradient": [entry.norm for entry in gradient],
+        "direct": direct_shares(gradient),
+        "dead": [entry.channels for entry in dead_fraction(chain, images, training=True)],
+    }
+    return {key: [float(f"{value:.4g}") for value in values] for key, values in found.items()}
+
+
+def direct_shares(gradient: Sequence[GradientSignal]) -> list[float]:
+    """Return at every unit the norm of the first term of Eq. (5), over that of ∂E/∂x_L at the end of its stage.
+
+    1 along identity shortcuts with nothing after the addition. A unit that changes the shape has its projection in it.
+
+    Args:
+        gradient: of `gradient_signal`.
+    """
+    shares, end = [], gradient[-1]
+    for before, after in zip(gradient[-2::-1], gradient[:0:-1], strict=True):
+        if before.stage != after.stage:
+            end = after  # its input is the last output of the stage before
+        shares.append(before.direct / end.norm if end.norm else 0.0)
+    return shares[::-1]
+
+
+def read_propagation(folder: Path) -> list[dict[str, Any]]:
+    """Return what was measured in a run, moment by moment; an empty list where nothing was."""
+    path = folder / PROPAGATION
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def at_moments(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return measurements by moment: `"before"`, `"early"` (after step 50) and `"end"`, as far as they are there.
+
+    >>> list(at_moments([{"step": 0}, {"step": 50}, {"step": 310}]))
+    ['before', 'early', 'end']
+    """
+    names = {0: "before", EARLY_STEP: "early"}
+    return {names.get(entry["step"], "end"): entry for entry in found}
