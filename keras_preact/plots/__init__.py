@@ -1,0 +1,27 @@
+"""Every figure of the command line and the course. The one package that imports matplotlib.
+
+Figures are told apart by shape as well as by colour, and carry a sentence that says what is to be seen: `alt_text`.
+"""
+
+from keras_preact.plots.base import COLOURS, MARKERS, alt_text, draw, look
+from keras_preact.plots.propagation import gradient_figure, lesions_figure, profiles_figure, propagation_figure
+from keras_preact.plots.tables import table_curves_figure, table_figure
+from keras_preact.plots.training import curves_figure, draw_curves
+from keras_preact.plots.units import unit_figure
+
+__all__ = [
+    "COLOURS",
+    "MARKERS",
+    "alt_text",
+    "curves_figure",
+    "draw",
+    "draw_curves",
+    "gradient_figure",
+    "lesions_figure",
+    "look",
+    "profiles_figure",
+    "propagation_figure",
+    "table_curves_figure",
+    "table_figure",
+    "unit_figure",
+]

@@ -1,0 +1,159 @@
+"""The depth study: errors by learning rate, errors against depth, and what explains them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from keras_preact.plots.base import look, new_figure
+
+ORDER_WORDS = {
+    "original": "original",
+    "full_preactivation": "full pre-activation",
+    "bn_after_addition": "BN after addition",
+    "original, warm-up": "original, the paper's warm-up",
+}
+
+
+def screening_figure(errors: Mapping[str, Mapping[tuple[int, float], float]], works_below: float) -> Figure:
+    """Return a map of test errors for each order: a row a learning rate, a column a depth; what fails is crossed out.
+
+    Args:
+        errors: test errors (%) by order, depth and learning rate.
+        works_below: the error from which on a learning rate counts as failing.
+
+    Example:
+
+    >>> figure = screening_figure({"original": {(20, 0.1): 55.0, (218, 0.1): 86.0}}, 80.0)
+    >>> sorted(text.get_text() for text in figure.axes[0].texts)
+    ['55', '86 ✕']
+    """
+    depths = sorted({depth for cells in errors.values() for depth, _ in cells})
+    rates = sorted({rate for cells in errors.values() for _, rate in cells})
+    said = []
+    for order, cells in errors.items():
+        working = {d: max((r for r in rates if cells.get((d, r), 100) < works_below), default=0.0) for d in depths}
+        largest = ", ".join(f"{depth} layers {rate:g}" for depth, rate in working.items())
+        said.append(f"{ORDER_WORDS[order]}: {largest}")
+    alt = f"Test error by depth and learning rate. The largest learning rate that works: {'; '.join(said)}."
+    figure = new_figure(alt, 3.3 * max(len(errors), 1) + 0.6, 3.3)
+    panels = figure.subplots(1, max(len(errors), 1), squeeze=False, sharey=True)[0]
+    for axes, (order, cells) in zip(panels, errors.items(), strict=False):
+        values = [[cells.get((depth, rate), math.nan) for depth in depths] for rate in rates]
+        image = axes.imshow(values, cmap="cividis_r", vmin=50, vmax=90, origin="lower", aspect="auto")
+        for row, rate in enumerate(rates):
+            for column, depth in enumerate(depths):
+                error = cells.get((depth, rate))
+                if error is not None:
+                    fails, dark = error >= works_below, error > 72
+                    words, colour = f"{error:.0f}" + " ✕" * fails, "white" if dark else "black"
+                    axes.text(column, row, words, ha="center", va="center", fontsize=8, color=colour)
+        axes.set_title(ORDER_WORDS[order], fontsize=10)
+        axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
+        axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+        axes.set_xlabel("layers")
+    panels[0].set_ylabel("learning rate")
+    if errors:
+        figure.colorbar(image, ax=list(panels), label="test error (%)")
+    return figure
+
+
+def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Sequence[float]]]]]) -> Figure:
+    """Return errors and losses after equal steps against depth: a panel a quantity and a choice of the learning rate.
+
+    A dot is a run, a line goes through the means, a band reaches from the lowest run to the highest.
+
+    Args:
+        series: one number a run, by quantity (the rows), choice of the learning rate (the columns), order and depth.
+
+    Example:
+
+    >>> runs = {"test error (%)": {"at 0.1": {"original": {20: [30.0, 32.0], 110: [38.0]}}}}
+    >>> [line.get_ydata().tolist() for line in depth_figure(runs).axes[0].get_lines()][-1]
+    [31.0, 38.0]
+    """
+    columns = list(next(iter(series.values()), {}))
+    said = [
+        f"{quantity} {choice}, {ORDER_WORDS[order]}: "
+        + ", ".join(f"{depth} layers {statistics.mean(runs):.3g} (n = {len(runs)})" for depth, runs in points.items())
+        for quantity, choices in series.items()
+        for choice, orders in choices.items()
+        for order, points in orders.items()
+    ]
+    alt = f"Against depth, means of runs. {'; '.join(said)}."
+    figure = new_figure(alt, 4.6 * max(len(columns), 1), 0.6 + 3.0 * max(len(series), 1))
+    grid = figure.subplots(max(len(series), 1), max(len(columns), 1), squeeze=False, sharex=True, sharey="row")
+    for panels, (quantity, choices) in zip(grid, series.items(), strict=False):
+        for axes, (choice, orders) in zip(panels, choices.items(), strict=True):
+            for number, (order, points) in enumerate(orders.items()):
+                _draw_band(axes, number, ORDER_WORDS[order], points)
+            axes.set_title(choice, fontsize=10)
+            _depth_axis(axes, {depth for points in orders.values() for depth in points})
+        panels[0].set_ylabel(quantity)
+    for axes in grid[-1]:
+        axes.set_xlabel("layers")
+    _legend_below(figure, grid[0, 0], 2)
+    return figure
+
+
+def _draw_band(axes: Any, number: int, label: str, points: Mapping[int, Sequence[float]]) -> None:
+    depths, style = sorted(points), look(number)
+    for depth in depths:
+        axes.plot([depth] * len(points[depth]), points[depth], ".", color=style["color"], markersize=4, alpha=0.6)
+    low, high = ([edge(points[depth]) for depth in depths] for edge in (min, max))
+    axes.fill_between(depths, low, high, color=style["color"], alpha=0.15, linewidth=0)
+    means = [statistics.mean(points[depth]) for depth in depths]
+    axes.plot(depths, means, label=label, linewidth=1.6, markersize=5, **style)
+
+
+def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, float]]]]) -> Figure:
+    """Return what explains a gap against depth: a row a quantity, a column a moment of the training, a line an order.
+
+    Args:
+        found: numbers by quantity, moment, order and depth.
+    """
+    said = [
+        f"{quantity}, {moment}, {ORDER_WORDS[order]}: "
+        + ", ".join(f"{depth} layers {value:.2g}" for depth, value in sorted(points.items()))
+        for quantity, moments in found.items()
+        for moment, orders in moments.items()
+        for order, points in orders.items()
+    ]
+    alt = f"Against depth. {'; '.join(said)}."
+    moments = list(next(iter(found.values()), {}))
+    figure = new_figure(alt, 3.4 * max(len(moments), 1), 0.6 + 2.5 * max(len(found), 1))
+    grid = figure.subplots(max(len(found), 1), max(len(moments), 1), squeeze=False, sharex=True, sharey="row")
+    for panels, (quantity, by_moment) in zip(grid, found.items(), strict=False):
+        for axes, (moment, orders) in zip(panels, by_moment.items(), strict=True):
+            for number, (order, points) in enumerate(orders.items()):
+                depths = sorted(points)
+                values = [points[depth] for depth in depths]
+                axes.plot(depths, values, label=ORDER_WORDS[order], linewidth=1.4, markersize=4, **look(number))
+            if panels is grid[0]:
+                axes.set_title(moment, fontsize=10)
+            _depth_axis(axes, {depth for points in orders.values() for depth in points})
+        values = [value for orders in by_moment.values() for points in orders.values() for value in points.values()]
+        if values and min(values) > 0 and max(values) > 20 * min(values):
+            panels[0].set_yscale("log")
+        panels[0].set_ylabel(quantity.replace(", ", ",\n"), fontsize=9)
+    for axes in grid[-1]:
+        axes.set_xlabel("layers")
+    _legend_below(figure, grid[0, 0], 4)
+    return figure
+
+
+def _depth_axis(axes: Any, depths: set[int]) -> None:
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.set_xticks(sorted(depths), [str(depth) for depth in sorted(depths)])
+    axes.grid(alpha=0.3)
+
+
+def _legend_below(figure: Figure, axes: Any, columns: int) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)

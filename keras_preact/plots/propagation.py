@@ -1,0 +1,139 @@
+"""Signal and gradient by depth, and what is lost without a unit."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from keras_preact.plots.base import look, new_figure
+
+
+def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: str = "") -> Figure:
+    """Return the signal and the gradient by depth: variances of x_l and F(x_l), norms of ∂E/∂x_l and its two terms.
+
+    Args:
+        forward: of `keras_preact.analysis.forward_signal`.
+        gradient: of `keras_preact.analysis.gradient_signal`.
+        title: above the figure.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_preact.analysis import forward_signal, gradient_signal
+    >>> from keras_preact.models import cifar_resnet
+    >>> network, images = cifar_resnet(8), np.random.default_rng(0).normal(size=(4, 32, 32, 3))
+    >>> figure = propagation_figure(forward_signal(network, images), gradient_signal(network, images, [0, 1, 2, 3]))
+    >>> [axes.get_ylabel() for axes in figure.axes]
+    ['variance', 'norm']
+    """
+    first, last = gradient[0].norm, gradient[-1].norm
+    alt = (
+        f"{title + ': ' if title else ''}by depth, on the left the variance of the signal, from "
+        f"{forward[0].x.variance:.3g} at the first unit to {forward[-1].x.variance:.3g} at the last; on the right the "
+        f"norm of the gradient, {first:.3g} at the first unit and {last:.3g} after the last."
+    )
+    figure = new_figure(alt, 9.5, 3.8, title)
+    left, right = figure.subplots(1, 2)
+    units = range(1, len(forward) + 1)
+    _lines(left, units, {"x": [e.x.variance for e in forward], "F(x)": [e.residual.variance for e in forward]})
+    left.set(xlabel="unit l", ylabel="variance", yscale="log")
+    terms = {
+        "∂E/∂x_l": [e.norm for e in gradient],
+        "direct term": [e.direct for e in gradient],
+        "through the weights": [e.through_weights for e in gradient],
+    }
+    _lines(right, range(1, len(gradient) + 1), terms)
+    right.set(xlabel="unit l (the last: after all units)", ylabel="norm", yscale="log")
+    for axes in (left, right):
+        for number, (before, after) in enumerate(itertools.pairwise(forward), start=2):
+            if before.stage != after.stage:
+                axes.axvline(number - 0.5, color="0.7", linewidth=0.8, linestyle=":")
+        axes.grid(alpha=0.3)
+        axes.legend(frameon=False)
+    return figure
+
+
+def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]], title: str = "") -> Figure:
+    """Return several networks' signal and gradient by depth: variance of x_l, and norm of ∂E/∂x_l over the last one's.
+
+    Args:
+        profiles: by name, of `keras_preact.analysis.forward_signal` and `gradient_signal`; of equally many units.
+        title: above the figure.
+    """
+    signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
+    last = {name: gradient[-1].norm or math.nan for name, (_, gradient) in profiles.items()}
+    gradients = {name: [entry.norm / last[name] for entry in gradient] for name, (_, gradient) in profiles.items()}
+    ends = [f"{name} {signals[name][-1] / signals[name][0]:.3g} and {gradients[name][0]:.3g}" for name in profiles]
+    alt = (
+        f"{title + ': ' if title else ''}by depth, variance of the signal and norm of the gradient. The last unit's "
+        f"variance over the first's, and the first unit's gradient over that after the last: {'; '.join(ends)}."
+    )
+    figure = new_figure(alt, 9.5, 4.4, title)
+    left, right = figure.subplots(1, 2)
+    for axes, series in ((left, signals), (right, gradients)):
+        _lines(axes, range(1, len(next(iter(series.values()))) + 1), series)
+        axes.grid(alpha=0.3)
+    left.set(xlabel="unit l", ylabel="variance of x_l", yscale="log")
+    right.set(xlabel="unit l (the last: after all units)", ylabel="‖∂E/∂x_l‖ ÷ ‖∂E/∂x_L‖", yscale="log")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    return figure
+
+
+def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
+    for number, (label, values) in enumerate(series.items()):
+        # On a logarithmic axis a zero has no place.
+        shown = [value if value > 0 else float("nan") for value in values]
+        every = max(1, len(shown) // 20)
+        axes.plot(xs, shown, label=label, markevery=every, markersize=3, linewidth=1.2, **look(number))
+
+
+def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
+    """Return a heat map of the gradient's norm: a row a network or a moment, a column a unit, on one scale of tens.
+
+    Args:
+        signals: of `keras_preact.analysis.gradient_signal`, by name; of networks with equally many units.
+    """
+    import numpy as np
+
+    norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
+    ratios = [f"{name} {row[0] / (row[-1] or math.nan):.3g}" for name, row in zip(signals, norms, strict=True)]
+    alt = (
+        f"Heat map of the gradient's norm by unit. The first unit's norm over that after the last: {'; '.join(ratios)}."
+    )
+    figure = new_figure(alt, 8.0, 1.2 + 0.45 * len(signals))
+    axes = figure.add_subplot()
+    with np.errstate(divide="ignore"):
+        edges = (0.5, norms.shape[1] + 0.5, len(norms) - 0.5, -0.5)
+        image = axes.imshow(np.log10(norms), aspect="auto", cmap="cividis", interpolation="nearest", extent=edges)
+    axes.set_yticks(range(len(signals)), list(signals))
+    axes.set_xlabel("unit l (the last: after all units)")
+    figure.colorbar(image, label="log₁₀ ‖∂E/∂x_l‖")
+    return figure
+
+
+def lesions_figure(lesions: Sequence[Any]) -> Figure:
+    """Return the test error with each unit left out, against that of the whole network.
+
+    Args:
+        lesions: of `keras_preact.analysis.leave_out`.
+    """
+    whole, *rest = lesions
+    worst = max(rest, key=lambda lesion: lesion.error)
+    alt = (
+        f"Test error with each unit left out. Whole network {whole.error:.1f} percent; worst without {worst.unit}, "
+        f"{worst.error:.1f} percent."
+    )
+    figure = new_figure(alt, 8.0, 3.4)
+    axes = figure.add_subplot()
+    for stage in sorted({lesion.stage for lesion in rest}):
+        points = [(k, lesion.error) for k, lesion in enumerate(rest, start=1) if lesion.stage == stage]
+        axes.plot(*zip(*points, strict=True), linestyle="", label=f"stage {stage}", **look(stage - 1))
+    axes.axhline(whole.error, color="0.4", linewidth=1, label="whole network")
+    axes.set(xlabel="unit left out", ylabel="test error (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure

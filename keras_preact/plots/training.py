@@ -1,0 +1,55 @@
+"""Errors against steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from keras_preact.plots.base import Rows, draw, look, new_figure
+
+
+def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
+    """Return the figure of training and test error against steps, laid out as in the paper: dashed is training.
+
+    Args:
+        runs: rows of metrics.csv (keys `step`, `train_error`, `test_error`), by name of the run.
+        unit: of the errors. Default percent.
+
+    Example:
+
+    >>> rows = [{"step": step, "train_error": 800 / step, "test_error": 900 / step} for step in (10, 20)]
+    >>> figure = curves_figure({"net": rows})
+    >>> [line.get_linestyle() for line in figure.axes[0].get_lines()]
+    ['--', '-']
+    >>> alt_text(figure)
+    'Error (%) against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
+    """
+    ends = [
+        f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" if rows else f"{name} without an epoch"
+        for name, rows in runs.items()
+    ]
+    alt = f"Error ({unit}) against training steps, training dashed, test solid. At the end: {'; '.join(ends)}."
+    figure = new_figure(alt, 7.0, 4.4)
+    axes = figure.add_subplot()
+    highest = 0.0
+    for number, (name, rows) in enumerate(runs.items()):
+        steps = [row["step"] for row in rows]
+        train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
+        style = look(number)
+        colour, marker = style["color"], style["marker"] if len(rows) <= 40 else ""
+        axes.plot(steps, train, "--", color=colour, linewidth=1.2, alpha=0.8, label=f"{name}, training")
+        axes.plot(steps, test, "-", color=colour, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
+        highest = max([highest, *train, *test])
+    top = min(100.0, highest * 1.05 or 1.0) if unit == "%" else highest * 1.05 or 1.0
+    axes.set(xlabel="training steps (mini-batches)", ylabel=f"error ({unit})", ylim=(0, top))
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
+
+
+def draw_curves(runs: Mapping[str, Rows], path: str | Path, unit: str = "%") -> Path:
+    """Write `curves_figure`; return its path."""
+    return draw(curves_figure(runs, unit), path)
