@@ -1,6 +1,6 @@
 """Where a step's time goes: by kind of operation, from TensorFlow's profiler, with one thread an operation.
 
-    python -m benchmarks.profile --out results/benchmarks-2-cores
+    python -m benchmarks.profile --out results/benchmarks/2-cores
 
 adds to the series that is in the folder. One thread an operation, so that the times of operations add up.
 """

@@ -60,3 +60,26 @@ def tiny_dataset():
         return pixels.astype("uint8"), labels
 
     return from_arrays(*split(60), *split(20), name="tiny")
+
+
+@pytest.fixture
+def made_up_run():
+    """A function that writes the record of a finished run: its folder, configuration and test error."""
+    from keras_preact.training import RunFolder
+
+    def make(folder, config, error):
+        folder.mkdir(parents=True)
+        record = {
+            "kind": "training",
+            "status": "finished",
+            "config": config.to_dict(),
+            "result": {"test_error": error, "test_loss": 1.5},
+        }
+        hardware = {"accelerators": [], "cores": 2, "processor": "P"}
+        record |= {"model": {"name": "net"}, "seconds": 120.0, "environment": {"hardware": hardware}}
+        (folder / "metrics.csv").write_text(
+            f"epoch,step,train_loss,train_error,test_error\n1,10,1.25,{error},{error}\n"
+        )
+        RunFolder(folder).update_record(**record)
+
+    return make

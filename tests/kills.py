@@ -1,6 +1,6 @@
 """Kill a run again and again, resume it each time, and compare it with the same run left alone.
 
-    KERAS_BACKEND=jax python tests/kills.py --kills 100 --out results/faults-2-cores
+    KERAS_BACKEND=jax python tests/kills.py --kills 100 --out results/reliability/2-cores
 
 One process imports Keras, computes nothing, and forks a child for every life of the run: an import costs more than
 such a life. A child is killed (SIGKILL) before a chosen file operation, which `Writes` counts, or at a random time.

@@ -104,7 +104,7 @@ def test_every_subject_can_be_called_as_it_is_compared():
 
 
 def test_results_on_record_are_whole():
-    for path in ROOT.glob("results/benchmarks*/bench.json"):
+    for path in ROOT.glob("results/benchmarks/*/bench.json"):
         assert report.report(json.loads(path.read_text())) == (path.parent / "README.md").read_text()
 
 
@@ -112,7 +112,7 @@ def test_the_readme_quotes_the_results_on_record():
     """Each line of its table of ratios stands in the generated page, number and all."""
     text = (ROOT / "README.md").read_text().split("## Speed and memory")[1].split("\n## ")[0]
     quoted = [line for line in text.splitlines() if line.startswith("| ") and "measured" not in line]
-    pages = "".join(path.read_text() for path in ROOT.glob("results/benchmarks*/README.md"))
+    pages = "".join(path.read_text() for path in ROOT.glob("results/benchmarks/*/README.md"))
     assert len(quoted) > 5
     assert [line for line in quoted if line not in pages] == []
 

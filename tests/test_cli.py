@@ -195,7 +195,7 @@ def test_inspect_writes_a_page(here, capsys):
     assert main(["results", "--keep", "report"]) == 0
     page = (here / "results" / "README.md").read_text()
     assert "| [report](report/run.json) | resnet8_original, float32 | at initialization | 8 bundled test images" in page
-    assert (here / "results" / "profiles-3-units.svg").exists() and "profiles-3-units.svg" in page
+    assert (here / "results" / "figures" / "profiles-3-units.svg").exists() and "figures/profiles-3-units.svg" in page
 
 
 def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
@@ -358,7 +358,7 @@ def test_reproduce_lists_what_is_missing(here, capsys):
 def test_results_writes_its_page(here, capsys):
     (here / "results").mkdir()
     assert main(["results"]) == 0
-    assert (here / "results" / "README.md").read_text().startswith("# Results of record")
+    assert (here / "results" / "README.md").read_text().startswith("# Results")
 
 
 def test_help_goes_to_the_output_and_is_no_error(capsys):

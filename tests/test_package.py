@@ -116,7 +116,8 @@ def test_the_readmes_python_runs():
     ],
 )
 def test_the_readmes_figures_are_those_of_the_run(run, begins):
-    record = json.loads((ROOT / "results" / run / "run.json").read_text())
+    (path,) = (ROOT / "results" / "runs").glob(f"*/{run}/run.json")
+    record = json.loads(path.read_text())
     row = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(begins))
     hardware = record["environment"]["hardware"]
     assert f"| {record['result']['test_error']:.2f} % |" in row

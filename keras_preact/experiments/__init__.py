@@ -3,6 +3,7 @@
 from keras_preact.experiments.cost import costs
 from keras_preact.experiments.grid import BUDGETS, Budget, Experiment, Row
 from keras_preact.experiments.initialization import InitialGradients, initial_gradients, record_initial_gradients
+from keras_preact.experiments.page import write_results
 from keras_preact.experiments.report import (
     COLUMNS,
     Line,
@@ -11,7 +12,6 @@ from keras_preact.experiments.report import (
     markdown,
     verdict,
     without_empty_columns,
-    write_results,
 )
 from keras_preact.experiments.runner import Job, duration, plan, run_missing
 from keras_preact.experiments.store import Run, Store, keep

@@ -23,6 +23,13 @@ SAME_WITHIN = 1.0
 """Points within which two errors are equal, where that is what is expected."""
 DEEP_FROM = 110
 
+WORDS = {
+    "original": "original",
+    "full_preactivation": "full pre-activation",
+    "bn_after_addition": "BN after addition",
+}
+"""What figures and tables call an order."""
+
 Errors = Mapping[tuple[str, int, float], Sequence[Run]]
 """Runs by order, depth and learning rate."""
 
@@ -100,6 +107,30 @@ def gaps(confirmation: Errors, tuned: bool) -> dict[int, Difference]:
 
 def _rate(order: str, depth: int, tuned: bool) -> float:
     return BEST_RATES.get((order, depth), PAPERS_RATE) if tuned else PAPERS_RATE
+
+
+def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, dict[int, list[float]]]]]:
+    """Return training losses and test errors of the last epoch: by quantity, choice of the rate, order and depth.
+
+    Args:
+        confirmation: of `confirmed`.
+    """
+    choices = {f"learning rate {PAPERS_RATE:g}, the paper's": False, "each order's best learning rate": True}
+    found: dict[str, dict[str, dict[str, dict[int, list[float]]]]] = {"training loss": {}, "test error (%)": {}}
+    for choice, tuned in choices.items():
+        if tuned and not BEST_RATES:
+            continue
+        for quantity in found:
+            found[quantity][choice] = {order: {} for order in ORDERS}
+        for order in ORDERS:
+            for depth in DEPTHS:
+                runs = confirmation.get((order, depth, _rate(order, depth, tuned)), ())
+                ended = [run for run in runs if math.isfinite(run.error)]
+                if ended:
+                    losses = [run.folder.metrics()[-1]["train_loss"] for run in ended]
+                    found["training loss"][choice][order][depth] = losses
+                    found["test error (%)"][choice][order][depth] = [run.error for run in ended]
+    return found
 
 
 # ---- expectations -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,7 @@ class Row:
         options: further arguments of the network: placement, shortcut, …
         dataset: the data set of the paper's row.
         published: the paper's error, if it has one.
+        others: what others measured of this network, in words.
         builder: the function that builds the network, a name of `keras_preact.models.NETWORKS`.
         learning_rate: if it differs from the recipe's.
         warmup: share of the steps that the warm-up takes, if it differs from the recipe's.
@@ -39,6 +41,7 @@ class Row:
     options: dict[str, Any] = field(default_factory=dict)
     dataset: str = "cifar10"
     published: paper.Published | None = None
+    others: str = ""
     builder: str = "cifar_resnet"
     learning_rate: float | None = None
     warmup: float | None = None
@@ -78,6 +81,15 @@ class Experiment:
     title: str
     rows: tuple[Row, ...]
     failing: str = f"an error above {paper.FAILS_ABOVE:g} % on CIFAR-10, the paper's criterion"
+
+    @property
+    def heading(self) -> str:
+        """What a page calls it.
+
+        >>> Experiment("table1", "", ()).heading, Experiment("warmup", "", ()).heading
+        ('Table 1', 'Warmup')
+        """
+        return re.sub(r"(?<=[a-z])(?=\d)", " ", self.name).capitalize()
 
     def select(self, names: list[str] | None) -> tuple[Row, ...]:
         """Return the rows of these names, or all.

@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from keras_preact import paper
-from keras_preact.analysis import read_inspection
-from keras_preact.experiments.grid import BUDGETS, Budget, Experiment, Row
+from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.statistics import (
     AGREES,
     DIFFERS,
@@ -24,14 +21,12 @@ from keras_preact.experiments.statistics import (
     seeds_needed,
 )
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import EXPERIMENTS
-from keras_preact.training.recipe import get_recipe
-from keras_preact.training.runs import RunFolder
 
 COLUMNS = (
     "row",
     "network",
     "published",
+    "reproduced by others",
     "ours",
     "n",
     "published difference",
@@ -148,6 +143,7 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
 
     Example: without any run.
 
+    >>> from keras_preact.experiments import EXPERIMENTS
     >>> empty = Store([])
     >>> [line.ours(judges=True) for line in lines(EXPERIMENTS["resnet20"], BUDGETS["paper"], empty)]
     ['not run', 'not run']
@@ -175,6 +171,7 @@ def cells(line: Line, budget: Budget) -> list[str]:
         line.row.title,
         line.network,
         "" if published is None else str(published),
+        line.row.others,
         line.ours(budget.judges),
         str(len(line.errors)),
         "" if apart is None else "fails" if math.isinf(apart) else f"{apart:+.2f}",
@@ -218,7 +215,7 @@ def _tested(run: Run) -> int:
 def machines(found: Sequence[Line]) -> str:
     """Say on what the runs of a table ran, in words."""
     runs = {run.folder.path: run for line in found for run in line.runs}.values()
-    return "; ".join(f"{count} on {where}" for where, count in Counter(_machine(run) for run in runs).most_common())
+    return "; ".join(f"{count} on {where}" for where, count in Counter(machine(run) for run in runs).most_common())
 
 
 def without_empty_columns(heads: Sequence[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
@@ -231,157 +228,7 @@ def without_empty_columns(heads: Sequence[str], rows: list[list[str]]) -> tuple[
     return [heads[k] for k in kept], [[row[k] for k in kept] for row in rows]
 
 
-def write_results(results: Path) -> Path:
-    """Write the page of a results folder, README.md, and its figures from the runs in it; return the page's path.
-
-    The page lists every run, and every table that has one, budget by budget. Nothing on it is typed by hand.
-    """
-    store = Store([results])
-    parts = [_HEAD, _runs_table(store)]
-    for budget in _budgets(store):
-        for experiment in EXPERIMENTS.values():
-            found = lines(experiment, budget, store)
-            if any(line.errors for line in found):
-                parts += [markdown(experiment, budget, found), *_figures(experiment, budget, found, results)]
-                parts += [verdict(found)] if budget.judges else []
-    parts += _rules_tables(store)
-    folders = [RunFolder(path.parent) for path in sorted(results.glob("*/run.json"))]
-    others = [(run, run.record()) for run in folders]
-    parts += [_initialization(run, record) for run, record in others if record.get("kind") == "initialization"]
-    parts += _profiles([run for run, record in others if record.get("kind") == "inspection"], results)
-    pages = sorted(path.parent.name for path in results.glob("*/bench.json"))
-    if pages:
-        parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
-    page = results / "README.md"
-    page.write_text("\n".join(parts), encoding="utf-8")
-    return page
-
-
-def _budgets(store: Store) -> Iterator[Budget]:
-    """Yield the budgets, each for the paper's profile and for every other one of which there are runs."""
-    profiles = sorted({run.config.options.get("profile", "paper") for run in store.runs} - {"paper"})
-    for budget in BUDGETS.values():
-        yield from (budget.of(profile) for profile in ("paper", *profiles))
-
-
-def _initialization(run: RunFolder, record: dict[str, Any]) -> str:
-    """Return the gradient norms of untrained Transformers as Markdown."""
-    found = record["result"]
-    depths = list(found[0]["norms"])
-    heads = ["order", *(f"{depth} blocks" for depth in depths), "exponent of depth", "bound"]
-    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    for entry in found:
-        norms = [f"{statistics.median(entry['norms'][depth]):.3g}" for depth in depths]
-        fit = f"{entry['exponent']:.2f} ± {entry['standard_error']:.2f}"
-        bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
-        rows.append("| " + " | ".join([entry["order"].replace("_", "-"), *norms, fit, bound]) + " |")
-    text = (
-        "Norm of the gradient of the last feed-forward kernel before training, median over seeds, and the exponent of "
-        "the number of blocks that fits it, with its standard error; the bound is that of Xiong et al. 2020, Theorem 1."
-    )
-    head = f"## Transformers before training ([{run.path.name}]({run.path.name}/run.json))"
-    return "\n".join([head, "", text, "", *rows, ""])
-
-
-def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
-    """Return the kept inspections as Markdown: a table, and a figure for the networks of equally many units."""
-    from keras_preact.plots import alt_text, draw, profiles_figure
-
-    if not runs:
-        return []
-    found = {run.path.name: read_inspection(run.path) for run in runs}
-    # Older inspections do not say theirs: it was float32.
-    precisions = {run.path.name: run.record()["config"].get("precision", "float32") for run in runs}
-    rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
-    for name, entry in found.items():
-        x = entry.forward[0].x.variance, entry.forward[-1].x.variance
-        numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
-        numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
-        what = [f"[{name}]({name}/run.json)", f"{entry.model}, {precisions[name]}", entry.state, entry.images]
-        rows.append("| " + " | ".join([*what, *numbers]) + " |")
-    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", *rows, ""])]
-    for count in sorted({len(entry.forward) for entry in found.values()}):
-        same = {name: (entry.forward, entry.gradient) for name, entry in found.items() if len(entry.forward) == count}
-        figure = profiles_figure(same, f"{count} units")
-        path = draw(figure, results / f"profiles-{count}-units.svg")
-        parts.append(f"![{alt_text(figure)}]({path.name})\n")
-    return parts
-
-
-PROFILE_COLUMNS = (
-    "run",
-    "network",
-    "is",
-    "shown",
-    "variance of x",
-    "Eq. (4)",
-    "∂E/∂x, first ÷ last",
-    "direct ÷ ∂E/∂x_L",
-)
-
-_PROFILES = (
-    "Measured by `keras-preact inspect`, with the batch's statistics. Variance of x_l at the first and at the last "
-    "unit; the greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage; ‖∂E/∂x_l‖ at the first unit over that after the "
-    "last; and of Eq. (5), in the last stage, the norm of what comes back along the shortcuts alone over ‖∂E/∂x_L‖. "
-    "Sums in bfloat16 are rounded to 8 bits, which Eq. (4) shows."
-)
-
-
-def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> Iterator[str]:
-    """Draw a table, and its training curves, beside the page; yield the Markdown that shows them."""
-    from keras_preact.plots import alt_text, draw, table_curves_figure, table_figure
-
-    title = f"{experiment.name}, {_title(budget)}"
-    table = table_figure(found, title)
-    curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
-    references = {line.row.title: (line.reference or line).row.title for line in found}
-    for name, figure in (("", table), ("-curves", table_curves_figure(curves, references, title))):
-        whose = "" if budget.profile == "paper" else f"-{budget.profile}"
-        path = draw(figure, results / f"{experiment.name}-{budget.name}{whose}{name}.svg")
-        yield f"![{alt_text(figure)}]({path.name})\n"
-
-
-_HEAD = """# Results of record
-
-This page is written by `keras-preact results`; it is not edited by hand.
-
-One folder a run, as `keras-preact train` left it, without the weights (but for one small network) and the logs:
-
-* `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
-  hardware (of each part, where the run was stopped and resumed), time, result;
-* `metrics.csv`: errors (in %, of a forecast in what it is measured in), losses and learning rate of every epoch. The
-  training columns are means over the epoch, on augmented images;
-* `curves.png`: both errors against steps;
-* `inspection.json`: of the folders that `keras-preact inspect` left, what was measured unit by unit.
-
-The test error is that of the last epoch, as the paper reports it, not that of the best. The time is that of the whole
-run, with whatever else the machine did meanwhile. To make a run of a table again: `keras-preact reproduce TABLE
---budget BUDGET --rows ROW --results runs/none`; any other, `keras-preact train` with the options of its `run.json`. The
-commit that it names says which code that was (a few early runs name commits that the history does not hold any more).
-"""
-
-
-def _runs_table(store: Store) -> str:
-    rows = [
-        "## Runs",
-        "",
-        "| run | network | data | recipe | test error | minutes | on |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for run in store.runs:
-        record, config = run.record, run.config
-        name = run.folder.path.name
-        diverged = record.get("diverged")
-        error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {run.folder.unit()}"
-        data = config.dataset + (f" ({', '.join(config.only)})" if config.only else "")
-        rows.append(
-            f"| [{name}]({name}/run.json) | {record['model']['name']} | {data} | {config.recipe.name}, "
-            f"{config.recipe.steps:,} steps | {error} | {record['seconds'] / 60:.0f} | {_machine(run)} |"
-        )
-    return "\n".join([*rows, ""])
-
-
-def _machine(run: Run) -> str:
+def machine(run: Run) -> str:
     """Say on what a run ran, in words; one that was stopped may have gone on on another machine."""
     parts = [run.record["environment"], *run.record.get("resumed", [])]
     machines = dict.fromkeys(_hardware(part["hardware"]) for part in parts)
@@ -394,23 +241,8 @@ def _hardware(hardware: dict[str, Any]) -> str:
     return ", ".join(hardware["accelerators"]) or cores
 
 
-def _rules_tables(store: Store) -> list[str]:
-    """Return, for every run on sequences that is part of no table, what simple rules reach on the same data."""
-    tables = []
-    for run in store.runs:
-        rules = run.record.get("data", {}).get("baselines")
-        if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
-            best = min(rules.values())
-            verdict = "It beats all of them." if run.error < best else "It does not beat the best of them."
-            unit = run.folder.unit()
-            rows = [f"| {rule} | {error:.2f} {unit} |" for rule, error in rules.items()]
-            head = f"## {run.folder.path.name}, and simple rules"
-            table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {unit} |", *rows]
-            tables.append("\n".join([head, "", verdict, "", *table, ""]))
-    return tables
-
-
-def _title(budget: Budget) -> str:
+def title_of(budget: Budget) -> str:
+    """Return the budget in words, with its profile where that is not the paper's."""
     return f"budget {budget.name}" + ("" if budget.profile == "paper" else f", profile {budget.profile}")
 
 
@@ -422,6 +254,6 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     judged = any(math.isfinite(line.fails_above) for line in found)
     note = f" Fails: {experiment.failing}." if judged else ""
     note = note if budget.judges else " The errors say nothing but that it runs."
-    head = f"## {experiment.name}, {_title(budget)}: {experiment.title}"
+    head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
     return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])

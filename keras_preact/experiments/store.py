@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -18,6 +19,8 @@ from typing import Any
 from keras_preact import paper
 from keras_preact.data.sources import FOLDER_IMAGE_SIZE
 from keras_preact.errors import InputError
+from keras_preact.experiments.grid import BUDGETS
+from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.layers.placements import NORM_PLACEMENTS, get_placement, placement_config
 from keras_preact.layers.shortcuts import shortcut_config
 from keras_preact.models import NETWORKS, TRANSFORMERS, Patches, cifar_units
@@ -268,15 +271,40 @@ class Store:
 
 def _finished(folders: Sequence[Path]) -> Iterator[Run]:
     for folder in folders:
-        for path in sorted(Path(folder).glob("*/run.json")):
+        for path in sorted(Path(folder).rglob("run.json")):
             run = RunFolder(path.parent)
             record = run.record()
             if record.get("kind") == "training" and record.get("status") in ENDED:
                 yield Run(run, record)
 
 
+def table_of(config: RunConfig) -> str:
+    """Return the name of the first table that a run is part of, or `"others"`: its folder among the results.
+
+    >>> table_of(RunConfig(options={"depth": 218, "bottleneck": False}, image_size=16))
+    'screening'
+    """
+    sought = identity(config, with_seed=False)
+    return next((name for name, rows in _rows_of_tables().items() if sought in rows), "others")
+
+
+@functools.cache
+def _rows_of_tables() -> dict[str, set[str]]:
+    return {
+        experiment.name: {
+            identity(budget.config(row, 0, "float32"), with_seed=False)
+            for budget in BUDGETS.values()
+            for row in experiment.rows
+            if budget.holds(row)
+        }
+        for experiment in EXPERIMENTS.values()
+    }
+
+
 def keep(run: RunFolder, results: Path) -> Path:
     """Copy what is kept of a finished run into the results; return its folder there.
+
+    Runs go to `runs/TABLE/`, what was measured without training to `profiles/`.
 
     Raises:
         InputError: the run is not finished, is a comparison of several, or the results have a folder of its name.
@@ -287,7 +315,9 @@ def keep(run: RunFolder, results: Path) -> Path:
         raise InputError(f"{run.path} holds several runs; rename each as the page is to call it, and keep them: {runs}")
     if record.get("status") not in ENDED:
         raise InputError(f"{run.path} is not finished; finish it first with `train --resume {run.path}`")
-    kept = RunFolder(results / run.path.name)
+    is_training = record.get("kind") == "training"
+    place = Path("runs", table_of(RunConfig.from_dict(record["config"]))) if is_training else Path("profiles")
+    kept = RunFolder(results / place / run.path.name)
     if kept.record_path.exists():
         raise InputError(f"{kept.path} exists already and is not overwritten; rename one of the two")
     kept.path.mkdir(parents=True, exist_ok=True)

@@ -25,6 +25,7 @@ def _table_1() -> Experiment:
             "110",
             {"placement": "original", **({} if row.shortcut == "identity" else {"shortcut": row.shortcut})},
             published=row.error,
+            others=paper.reproduced("original 110") if row.name == "original" else "",
         )
         for row in paper.TABLE_1
     ]
@@ -39,6 +40,7 @@ def _table_2() -> Experiment:
             str(depth),
             {"placement": placement},
             published=error,
+            others=paper.reproduced(f"{_WORDS[placement].split(':')[0]} {depth}"),
         )
         for depth in (110, 164)
         for placement, errors in paper.TABLE_2.items()
@@ -51,15 +53,16 @@ def _table_3() -> Experiment:
     rows = []
     for row in paper.TABLE_3:
         network = row.network.removeprefix("ResNet-").replace(", one layer a unit", "-single")
-        for placement in ("original", "full_preactivation"):
+        for placement, words in (("original", "original"), ("full_preactivation", "full pre-activation")):
             rows.append(
                 Row(
                     f"{row.dataset}-{network}-{placement}",
-                    f"{row.dataset}, {row.network}, {placement.replace('_', ' ')}",
+                    f"{row.dataset}, {row.network}, {words}",
                     network,
                     {"placement": placement},
                     row.dataset,
                     getattr(row, placement),
+                    paper.reproduced(f"{words} {network}") if row.dataset == "cifar10" else "",
                 )
             )
     return Experiment("table3", "depth; CIFAR-10 and CIFAR-100", tuple(rows))
@@ -69,7 +72,7 @@ def _resnet_20() -> Experiment:
     """The one network whose whole schedule a processor gets through; its budget is `paper`."""
     published = {"original": paper.FIRST_RESNET_ERRORS[20], "full_preactivation": None}
     rows = [
-        Row(placement, f"ResNet-20, {placement.replace('_', ' ')}", "20", {"placement": placement}, published=error)
+        Row(placement, f"ResNet-20, {_WORDS[placement].split(':')[0]}", "20", {"placement": placement}, published=error)
         for placement, error in published.items()
     ]
     return Experiment("resnet20", "the smallest network, for all of the paper's 64k steps; CIFAR-10", tuple(rows))
@@ -80,7 +83,7 @@ def _table_5() -> Experiment:
     rows = [
         Row(
             f"{depth}-{placement}",
-            f"ResNet-{depth}, {placement.replace('_', ' ')}, trained on crops of 224",
+            f"ResNet-{depth}, {_WORDS[placement].split(':')[0]}, trained on crops of 224",
             depth,
             {"placement": placement},
             "imagenet",

@@ -19,6 +19,7 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
 
     Example:
 
+    >>> from keras_preact.plots import alt_text
     >>> rows = [{"step": step, "train_error": 800 / step, "test_error": 900 / step} for step in (10, 20)]
     >>> figure = curves_figure({"net": rows})
     >>> [line.get_linestyle() for line in figure.axes[0].get_lines()]

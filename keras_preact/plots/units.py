@@ -20,6 +20,7 @@ def unit_figure(units: Mapping[str, Any]) -> Figure:
     Example:
 
     >>> from keras_preact.layers import ResidualUnit
+    >>> from keras_preact.plots import alt_text
     >>> unit = ResidualUnit(8)
     >>> unit.build((None, 16, 16, 8))
     >>> alt_text(unit_figure({"pre-activation": unit})).count("BN")

@@ -36,7 +36,7 @@ from keras_preact.training.checkpoints import KEPT
 from keras_preact.training.runs import METRICS, described
 
 ROOT = Path(__file__).parents[2]
-RECORDED = ROOT / "results" / "faults-2-cores"
+RECORDED = ROOT / "results" / "reliability" / "2-cores"
 NETWORK = {"network": "transformer", "options": {"depth": 1, "dim": 8, "heads": 2, "patch": 4, "dropout": 0.2}}
 CONFIG = RunConfig(**NETWORK, dataset="tiny", recipe=Recipe("faults", steps=6, batch_size=4))
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)

@@ -1,0 +1,327 @@
+"""The page of a results folder: what the runs show, first; every run, last. Nothing on it is typed by hand."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_preact import paper
+from keras_preact.analysis import read_inspection
+from keras_preact.experiments import depth
+from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
+from keras_preact.experiments.report import Line, lines, machine, markdown, title_of, verdict
+from keras_preact.experiments.store import Run, Store
+from keras_preact.experiments.tables import EXPERIMENTS, ORDERS, PAPERS_RATE
+from keras_preact.training.recipe import get_recipe
+from keras_preact.training.runs import RunFolder
+
+FIRST = ("table1", "table2", "table3")
+"""The tables with which the page begins, of the budget `deep`."""
+FIGURES = "figures"
+
+
+def write_results(results: Path) -> Path:
+    """Write the page of a results folder, README.md, and its figures from the runs in it; return the page's path."""
+    store = Store([results])
+    (results / FIGURES).mkdir(parents=True, exist_ok=True)
+    first = [(EXPERIMENTS[name], BUDGETS["deep"]) for name in FIRST]
+    others = [
+        (experiment, budget)
+        for budget in _budgets(store)
+        for experiment in EXPERIMENTS.values()
+        if (experiment, budget) not in first and experiment.name not in ("screening", "depth")
+    ]
+    parts = [_HEAD, _claim(store), *_depth(store, results)]
+    parts += [part for entry in first for part in _table(*entry, store, results)]
+    parts += [_totals(store), *_screening(store, results), *_mechanism(store, results)]
+    parts += [part for entry in others for part in _table(*entry, store, results)]
+    parts += _rules_tables(store)
+    folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
+    measured = [(run, run.record()) for run in folders]
+    parts += [
+        _initialization(run, record, results) for run, record in measured if record.get("kind") == "initialization"
+    ]
+    parts += _profiles([run for run, record in measured if record.get("kind") == "inspection"], results)
+    pages = sorted(path.parent.relative_to(results).as_posix() for path in results.rglob("bench.json"))
+    if pages:
+        parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
+    parts += [_HOW_TO_READ, *_every_run(store, results)]
+    page = results / "README.md"
+    page.write_text("\n".join(part for part in parts if part), encoding="utf-8")
+    return page
+
+
+_HEAD = """# Results
+
+`keras-preact results` writes this page from the runs in this folder.
+"""
+
+_HOW_TO_READ = """## How to read the runs
+
+`runs/` has a folder for each table and in it one for each run, as `keras-preact train` or `reproduce` left it, without
+logs and, but for one small network, without weights:
+
+* `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
+  hardware (of each part, if the run was stopped and resumed), time, result;
+* `metrics.csv`: errors (in %; of a forecast, in its own unit), losses and learning rate of every epoch. The training
+  columns are means over the epoch, on augmented images;
+* `curves.png`: both errors against steps;
+* `propagation.json`: signal and gradient by unit before the first step, after step 50 and at the end, where measured.
+
+`profiles/` has what was measured without training, `figures/` the figures of this page.
+
+The test error is that of the last epoch, as in the paper, not the best one. The time is that of the whole run, with
+whatever else the machine did meanwhile. To run a row again: `keras-preact reproduce TABLE --budget BUDGET --rows ROW
+--results runs/none`. For other runs, use `keras-preact train` with the options in `run.json`. The commit in `run.json`
+says which code it was; a few early runs name commits that are no longer in the history.
+"""
+
+
+# ---- the first screen ---------------------------------------------------------------------------------------------
+
+
+def _claim(store: Store) -> str:
+    """Say in two sentences what the runs at the paper's rate show: at the deepest network that decides, and below."""
+    gaps = {at: gap for at, gap in depth.gaps(depth.confirmed(store), tuned=False).items() if gap.is_known}
+    if not gaps:
+        return ""
+    recipe, runs = BUDGETS["deep"].recipes["cifar10"], depth.confirmed(store)
+    said = []
+    for at, gap in gaps.items():
+        counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
+        said.append(f"{gap.mean:+.1f} points at {at} layers [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})")
+    return (
+        f"**The original order against full pre-activation, after {recipe.steps:,} steps at the paper's learning rate "
+        f"of {PAPERS_RATE:g}:** test error {'; '.join(said)}, with 95 % intervals. Above 0, pre-activation is better.\n"
+    )
+
+
+def _depth(store: Store, results: Path) -> list[str]:
+    """Return the figure of the depth study, and its expectations with what was found."""
+    from keras_preact.plots import depth_figure
+
+    runs = depth.confirmed(store)
+    if not runs:
+        return []
+    at = depth.by_depth_and_choice(runs)
+    table = ["| expected before the runs | measured | verdict |", "|---|---|---|"]
+    table += [f"| {each.expected} | {each.found} | {each.verdict} |" for each in depth.findings(store)]
+    about = (
+        "Differences are test errors of the original order less those of full pre-activation, in points, with Welch's "
+        f"95 % interval. Expected to be equal means: the interval lies within ±{depth.SAME_WITHIN:g} point."
+    )
+    return [_drawn(depth_figure(at), results, "depth"), "\n".join([*table, "", about, ""])]
+
+
+def _totals(store: Store) -> str:
+    """Say how many runs there are, how many hours they took, and on what."""
+    hours = sum(float(run.record["seconds"]) for run in store.runs) / 3600
+    where = Counter(machine(run).rsplit(", ", 1)[0] for run in store.runs).most_common()
+    return f"In all {len(store.runs)} runs, {hours:.0f} hours: " + "; ".join(f"{n} on {on}" for on, n in where) + ".\n"
+
+
+# ---- tables -------------------------------------------------------------------------------------------------------
+
+
+def _table(experiment: Experiment, budget: Budget, store: Store, results: Path) -> Iterator[str]:
+    """Yield a table, what it says and its figures; nothing where no row of it has been run."""
+    found = lines(experiment, budget, store)
+    if any(line.errors for line in found):
+        yield markdown(experiment, budget, found)
+        if budget.judges:
+            yield verdict(found)
+        yield from _figures(experiment, budget, found, results)
+
+
+def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> Iterator[str]:
+    """Draw a table, and its training curves, beside the page; yield the Markdown that shows them."""
+    from keras_preact.plots import table_curves_figure, table_figure
+
+    title = f"{experiment.heading}, {title_of(budget)}"
+    curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
+    references = {line.row.title: (line.reference or line).row.title for line in found}
+    name = f"{experiment.name}-{budget.name}" + ("" if budget.profile == "paper" else f"-{budget.profile}")
+    yield _drawn(table_figure(found, title), results, name)
+    yield _drawn(table_curves_figure(curves, references, title), results, f"{name}-curves")
+
+
+def _drawn(figure: Any, results: Path, name: str) -> str:
+    """Draw a figure into the results; return the Markdown that shows it."""
+    from keras_preact.plots import alt_text, draw
+
+    path = draw(figure, results / FIGURES / f"{name}.svg")
+    return f"![{alt_text(figure)}]({FIGURES}/{path.name})\n"
+
+
+def _budgets(store: Store) -> Iterator[Budget]:
+    """Yield the budgets, each for the paper's profile and for every other one of which there are runs."""
+    profiles = sorted({run.config.options.get("profile", "paper") for run in store.runs} - {"paper"})
+    for budget in BUDGETS.values():
+        yield from (budget.of(profile) for profile in ("paper", *profiles))
+
+
+# ---- the depth study ----------------------------------------------------------------------------------------------
+
+
+def _screening(store: Store, results: Path) -> list[str]:
+    from keras_preact.plots import screening_figure
+
+    runs = depth.screened(store)
+    if not runs:
+        return []
+    errors: dict[str, dict[tuple[int, float], float]] = {}
+    for (order, at, rate), cell in runs.items():
+        errors.setdefault(order, {})[at, rate] = statistics.mean(depth.counted(cell))
+    count = sum(map(len, runs.values()))
+    text = (
+        f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images; {count} runs, most cells have "
+        f"one seed. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
+    )
+    head = "## Screening: which learning rates work at which depth?"
+    figure = screening_figure(errors, depth.WORKS_BELOW)
+    return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening")]
+
+
+def _mechanism(store: Store, results: Path) -> list[str]:
+    from keras_preact.plots import mechanism_figure
+
+    parts = []
+    for name, runs in (("screening", depth.screened(store)), ("depth", depth.confirmed(store))):
+        found = depth.mechanism(runs)
+        if any(orders for moments in found.values() for orders in moments.values()):
+            text = (
+                f"Measured in the runs of {name} at the learning rate {PAPERS_RATE:g}, on 128 test images with the "
+                "batch's statistics; medians. The direct term is what comes back along the shortcuts alone, over "
+                "‖∂E/∂x_L‖ at the end of the stage; the figure has the stage with the least."
+            )
+            parts.append("\n".join([f"## {name.capitalize()}: what explains it", "", text, ""]))
+            shown = {
+                quantity: {depth.MOMENTS[moment]: orders for moment, orders in moments.items()}
+                for quantity, moments in found.items()
+            }
+            parts.append(_drawn(mechanism_figure(shown), results, f"{name}-mechanism"))
+    return parts
+
+
+# ---- what was measured without training ---------------------------------------------------------------------------
+
+
+def _initialization(run: RunFolder, record: dict[str, Any], results: Path) -> str:
+    """Return the gradient norms of untrained Transformers as Markdown."""
+    found = record["result"]
+    depths = list(found[0]["norms"])
+    heads = ["order", *(f"{depth} blocks" for depth in depths), "exponent of depth", "bound"]
+    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for entry in found:
+        norms = [f"{statistics.median(entry['norms'][depth]):.3g}" for depth in depths]
+        fit = f"{entry['exponent']:.2f} ± {entry['standard_error']:.2f}"
+        bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
+        rows.append("| " + " | ".join([entry["order"].replace("_", "-"), *norms, fit, bound]) + " |")
+    text = (
+        "Norm of the gradient of the last feed-forward kernel before training, median over seeds, and the exponent of "
+        "the number of blocks that fits it, with its standard error; the bound is that of Xiong et al. 2020, Theorem 1."
+    )
+    head = f"## Transformers before training ({_link(run, results)})"
+    return "\n".join([head, "", text, "", *rows, ""])
+
+
+def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
+    """Return the stored inspections as Markdown: a table, and a figure for the networks of equally many units."""
+    from keras_preact.plots import profiles_figure
+
+    if not runs:
+        return []
+    found = {run.path.name: read_inspection(run.path) for run in runs}
+    # Older inspections do not say theirs: it was float32.
+    precisions = [run.record()["config"].get("precision", "float32") for run in runs]
+    rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
+    for run, entry, precision in zip(runs, found.values(), precisions, strict=True):
+        x = entry.forward[0].x.variance, entry.forward[-1].x.variance
+        numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
+        numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
+        what = [_link(run, results), f"{entry.model}, {precision}", entry.state, entry.images]
+        rows.append("| " + " | ".join([*what, *numbers]) + " |")
+    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", *rows, ""])]
+    for count in sorted({len(entry.forward) for entry in found.values()}):
+        same = {
+            _in_words(entry): (entry.forward, entry.gradient) for entry in found.values() if len(entry.forward) == count
+        }
+        parts.append(_drawn(profiles_figure(same, f"{count} units"), results, f"profiles-{count}-units"))
+    return parts
+
+
+def _in_words(entry: Any) -> str:
+    """Return what a figure calls an inspected network."""
+    order = next((words for order, words in depth.WORDS.items() if entry.model.endswith(order)), entry.model)
+    return f"{order}, {entry.state}"
+
+
+PROFILE_COLUMNS = (
+    "run",
+    "network",
+    "is",
+    "shown",
+    "variance of x",
+    "Eq. (4)",
+    "∂E/∂x, first ÷ last",
+    "direct ÷ ∂E/∂x_L",
+)
+
+_PROFILES = (
+    "Measured by `keras-preact inspect`, with the batch's statistics. Variance of x_l at the first and at the last "
+    "unit; the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage; ‖∂E/∂x_l‖ at the first unit over that after the "
+    "last; and of Eq. (5), in the last stage, the norm of what comes back along the shortcuts alone over ‖∂E/∂x_L‖. "
+    "Sums in bfloat16 are rounded to 8 bits, which Eq. (4) shows."
+)
+
+
+def _rules_tables(store: Store) -> list[str]:
+    """Return, for every run on sequences that is part of no table, what simple rules reach on the same data."""
+    tables = []
+    for run in store.runs:
+        rules = run.record.get("data", {}).get("baselines")
+        if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
+            best = min(rules.values())
+            verdict = "It beats all of them." if run.error < best else "It does not beat the best of them."
+            unit = run.folder.unit()
+            rows = [f"| {rule} | {error:.2f} {unit} |" for rule, error in rules.items()]
+            head = f"## {run.folder.path.name}, and simple rules"
+            table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {unit} |", *rows]
+            tables.append("\n".join([head, "", verdict, "", *table, ""]))
+    return tables
+
+
+# ---- every run ----------------------------------------------------------------------------------------------------
+
+
+def _every_run(store: Store, results: Path) -> Iterator[str]:
+    """Yield the lists of all runs: images, then sequences."""
+    on_sequences = [run for run in store.runs if "task" in run.record.get("data", {})]
+    on_images = [run for run in store.runs if run not in on_sequences]
+    for title, runs in (("Every run on images", on_images), ("Every run on sequences", on_sequences)):
+        if runs:
+            rows = [
+                f"## {title}",
+                "",
+                "| run | network | data | recipe | test error | minutes | on |",
+                "|---" * 7 + "|",
+            ]
+            yield "\n".join([*rows, *(_row(run, results) for run in runs), ""])
+
+
+def _row(run: Run, results: Path) -> str:
+    record, config = run.record, run.config
+    diverged = record.get("diverged")
+    error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {run.folder.unit()}"
+    data = config.dataset + (f", {config.image_size} pixels" if config.image_size else "")
+    data += f" ({', '.join(config.only)})" if config.only else ""
+    cells = [_link(run.folder, results), record["model"]["name"], data, f"{config.recipe.name}, "
+             f"{config.recipe.steps:,} steps", error, f"{record['seconds'] / 60:.0f}", machine(run)]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def _link(run: RunFolder, results: Path) -> str:
+    return f"[{run.path.name}]({run.record_path.relative_to(results).as_posix()})"

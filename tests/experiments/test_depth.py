@@ -1,0 +1,130 @@
+"""The depth study says what its runs say: working and best rates, gaps, and how far expectations hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, depth
+from keras_preact.experiments.probe import PROPAGATION
+
+BUDGET = {"screening": "demo", "depth": "deep"}
+
+
+@pytest.fixture
+def store(tmp_path, made_up_run):
+    """A function that makes up runs, errors by row of a table, and returns their store."""
+
+    def make(table, errors):
+        for name, found in errors.items():
+            (row,) = EXPERIMENTS[table].select([name])
+            for seed, error in enumerate(found):
+                config = BUDGETS[BUDGET[table]].config(row, seed, "float32")
+                made_up_run(tmp_path / table / f"{name}-{seed}", config, error)
+        return Store([tmp_path])
+
+    return make
+
+
+def test_the_largest_rate_that_works_and_the_best_one(store):
+    cells = {0.003: 75.0, 0.01: 60.0, 0.03: 65.0, 0.1: 85.0, 0.3: 90.0}
+    errors = {f"original-218-{rate:g}": [error] for rate, error in cells.items()}
+    errors |= {"original-434-0.1": [88.0], "full_preactivation-20-0.3": [79.9], "original-218-warmup": [50.0]}
+    found = depth.screened(store("screening", errors))
+    assert depth.largest_working_rates(found, "original") == {218: 0.03, 434: 0.0}
+    assert depth.largest_working_rates(found, "full_preactivation") == {20: 0.3}
+    assert depth.best_rates(found, "original") == {218: 0.01}  # where all rates have been run
+    assert found["original, warm-up", 218, 0.1][0].error == 50.0
+
+
+def test_gaps_are_the_originals_error_less_that_of_pre_activation(store, monkeypatch):
+    errors = {"original-110-0.1": [38.0, 39.0, 40.0], "full_preactivation-110-0.1": [35.0, 36.0, 34.0]}
+    confirmation = depth.confirmed(store("depth", {**errors, "original-218-0.1": [50.0]}))
+    gaps = depth.gaps(confirmation, tuned=False)
+    assert list(gaps) == [110] and gaps[110].mean == pytest.approx(4.0) and gaps[110].low > 0
+    assert depth.gaps(confirmation, tuned=True) == {}
+    # With best rates that are the paper's, the same runs.
+    monkeypatch.setattr(depth, "BEST_RATES", {("original", 110): 0.1, ("full_preactivation", 110): 0.1})
+    assert depth.gaps(confirmation, tuned=True) == gaps
+
+
+def judged(store):
+    return [finding.verdict for finding in depth.findings(store)]
+
+
+def confirmation(gaps, spread):
+    """Errors of three seeds a row, with these gaps between the orders."""
+    around = (-spread, 0.0, spread)
+    rows = {f"full_preactivation-{at}-0.1": [35.0 + s for s in around] for at in gaps}
+    return {**rows, **{f"original-{at}-0.1": [35.0 + gap + s for s in around] for at, gap in gaps.items()}}
+
+
+@pytest.mark.parametrize(
+    ("gaps", "spread", "verdicts"),
+    [
+        ({20: 0.1, 56: -0.1, 110: 3.0, 218: 10.0}, 0.1, ["agrees", "agrees"]),
+        ({20: 0.1, 56: 2.0, 110: 3.0, 218: 10.0}, 0.1, ["differs", "agrees"]),
+        ({20: 0.1, 56: -0.1, 110: 3.0, 218: 3.0}, 0.1, ["agrees", "undecided"]),
+        ({20: 0.1, 56: -0.1, 110: 3.0, 218: -3.0}, 0.1, ["agrees", "differs"]),
+        ({20: 0.1, 56: 0.9, 110: 3.0, 218: 4.0}, 3.0, ["undecided", "undecided"]),  # runs too far apart to say
+        ({20: 0.1, 110: 3.0}, 0.1, ["undecided", "undecided"]),  # not all of it run
+    ],
+)
+def test_expected_gaps_are_judged_by_their_intervals(store, gaps, spread, verdicts):
+    assert judged(store("depth", confirmation(gaps, spread)))[:2] == verdicts
+
+
+def test_expected_best_rates_are_judged_by_their_course(store):
+    def screening(order, best):
+        return {
+            f"{order}-{at}-{rate:g}": [50.0 if rate == chosen else 70.0]
+            for at, chosen in best.items()
+            for rate in (0.003, 0.01, 0.03, 0.1, 0.3)
+        }
+
+    errors = {**screening("original", {20: 0.1, 110: 0.03}), **screening("full_preactivation", {20: 0.1, 110: 0.1})}
+    assert judged(store("screening", errors))[2:4] == ["agrees", "agrees"]
+    found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03})))
+    assert (
+        found[3].verdict == "differs" and found[3].found == "20 layers 0.1; 110 layers 0.1; 218 layers 0.03 (one seed)"
+    )
+
+
+def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, monkeypatch):
+    best = {("original", at): 0.01 for at in (110, 218)} | {("full_preactivation", at): 0.1 for at in (110, 218)}
+    monkeypatch.setattr(depth, "BEST_RATES", best)
+    stored = depth.confirmed(store("depth", confirmation({110: 6.0, 218: 12.0}, 0.1)))
+    runs = {**stored, **{("original", at, 0.01): stored["full_preactivation", at, 0.1] for at in (110, 218)}}
+    papers, tuned = depth.gaps(runs, tuned=False), depth.gaps(runs, tuned=True)
+    assert [gap.mean for gap in tuned.values()] == [0.0, 0.0]
+    said, verdict = depth._smaller(papers, tuned)
+    assert verdict == "agrees" and said.startswith("110 layers +6.00 [") and "tuned; 218 layers" in said
+    assert depth._smaller(tuned, papers)[1] == "differs" and depth._smaller(papers, papers)[1] == "undecided"
+
+
+def test_the_mechanism_is_the_median_of_the_runs_at_one_rate(store, tmp_path):
+    found = store("screening", {"original-20-0.1": [55.0], "original-20-0.01": [60.0]})
+    moment = {
+        "step": 50,
+        "stage": [1.0, 1.0, 1.0, 2.0, 2.0],
+        "variance": [0.1, 2.0, 3.0, 4.0, 6.0],
+        "direct": [0.01, 0.5, 0.7, 0.001, 0.4],
+        "dead": [0.0, 0.0, 0.0, 0.5, 0.5],
+    }
+    for rate, scale in ((0.1, 1.0), (0.01, 9.0)):
+        entry = {**moment, "variance": [scale * v if k == 4 else v for k, v in enumerate(moment["variance"])]}
+        (tmp_path / "screening" / f"original-20-{rate:g}-0" / PROPAGATION).write_text(json.dumps([entry]))
+    explained = depth.mechanism(depth.screened(found))
+    values = {quantity: moments["early"]["original"] for quantity, moments in explained.items()}
+    assert values == {
+        "direct term left, Eq. (5)": {20: 0.4},  # the units that begin a stage change the shape
+        "variance of the signal, last ÷ second unit": {20: 3.0},
+        "dead channels after the addition": {20: 0.2},
+    }
+    assert all(moments["before"] == {} for moments in explained.values())
+
+
+def test_best_rates_are_those_of_the_screening_on_record():
+    screening = depth.screened(Store([Path(__file__).parents[2] / "results"]))
+    for (order, at), rate in depth.BEST_RATES.items():
+        assert depth.best_rates(screening, order)[at] == rate

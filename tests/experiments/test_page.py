@@ -1,0 +1,112 @@
+"""The page of the results is generated from the runs: what they show first, every run last."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
+from keras_preact.experiments.probe import PROPAGATION
+from keras_preact.experiments.statistics import difference
+from keras_preact.training import RunFolder
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_of(made_up_run, results, table, row, seed, error, budget="deep"):
+    """Make up a run of a row, where `keep` would put it."""
+    (chosen,) = EXPERIMENTS[table].select([row])
+    config = BUDGETS[budget].config(chosen, seed, "float32")
+    folder = results / "runs" / table / f"{budget}-{row}-{seed}"
+    made_up_run(folder, config, error)
+    return folder
+
+
+def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
+    errors = {("original", 110): (38.0, 39.0), ("full_preactivation", 110): (35.0, 35.5), ("original", 20): (40.0,)}
+    for (order, depth), found in errors.items():
+        for seed, error in enumerate(found):
+            run_of(made_up_run, tmp_path, "depth", f"{order}-{depth}-0.1", seed, error)
+    page = write_results(tmp_path).read_text()
+    first = page.split("## ")[0]
+    gap = difference((38.0, 39.0), (35.0, 35.5))
+    said = f"{gap.mean:+.1f} points at 110 layers [{gap.low:+.1f}, {gap.high:+.1f}] (n = 2 and 2)"
+    assert said in first and "20 layers [" not in first
+    assert "](figures/depth.svg)" in first and (tmp_path / "figures" / "depth.svg").exists()
+    assert "| at 20 and 56 layers the order makes no difference | not run | undecided |" in first
+    assert "In all 5 runs, 0 hours: 5 on 2 cores of P." in page
+    # Tables 2 and 3 have the same network at 110 layers, and so its runs.
+    assert page.index("## Table 1, budget deep") < page.index("## Table 2, budget deep") < page.index("In all 5 runs")
+    assert page.index("In all 5 runs") < page.index("## How to read") < page.index("## Every run on images")
+    assert "| [deep-original-110-0.1-0](runs/depth/deep-original-110-0.1-0/run.json) |" in page
+
+
+def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
+    for order, error in (("original", 86.0), ("full_preactivation", 57.0)):
+        folder = run_of(made_up_run, tmp_path, "screening", f"{order}-218-0.1", 0, error, "demo")
+        moment = {"step": 0, "stage": [1.0, 1.0], "variance": [1.0, 2.0], "direct": [1.0, 0.5], "dead": [0.0, 0.1]}
+        (folder / PROPAGATION).write_text(json.dumps([{**moment, "gradient": [1.0, 1.0, 1.0]}]))
+    page = write_results(tmp_path).read_text()
+    assert "original: 218 layers 0; full pre-activation: 218 layers 0.1." in page  # the largest rates that work
+    assert "## Screening: what explains it" in page and "direct term left, Eq. (5), before the first step" in page
+    assert "budget demo" not in page.split("## Every run")[0]  # no table of a hundred rows
+
+
+def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
+    folder = run_of(made_up_run, tmp_path, "warmup", "12-pre_norm-0.001-none", 0, 60.0, "cpu")
+    RunFolder(folder).update_record(data={"task": "next_token", "baselines": {"the most frequent": 80.0}})
+    run_of(made_up_run, tmp_path, "table1", "original", 0, 10.0)
+    images, sequences = write_results(tmp_path).read_text().split("## Every run on images")[1].split("## Every run on")
+    assert "warmup" in sequences and "warmup" not in images and "deep-original-0" in images
+
+
+def test_budgets_never_share_a_column(tmp_path, made_up_run):
+    table = EXPERIMENTS["table1"]
+    for k, name in enumerate(("smoke", "cpu")):
+        made_up_run(tmp_path / name, BUDGETS[name].config(table.rows[0], 0, "float32"), 10.0 + k)
+    store = Store([tmp_path])
+    assert [lines(table, budget, store)[0].errors for budget in BUDGETS.values() if budget.holds(table.rows[0])] == [
+        (10.0,),
+        (11.0,),
+        (),
+        (),
+    ]
+    assert cells(lines(table, BUDGETS["cpu"], store)[0], BUDGETS["cpu"])[-1] == "1.50"
+    page = write_results(tmp_path).read_text()
+    assert "published signs" not in page.split("budget smoke")[1].split("## ")[0]  # its errors say nothing
+    assert "Table 1, budget smoke" in page and "Table 1, budget cpu" in page and "budget paper" not in page
+    assert "![Table 1, budget smoke: 1 of 12 rows run" in page and (tmp_path / "figures/table1-cpu.svg").exists()
+    for table in page.split("## How to read")[0].split("## ")[1:]:
+        assert ("10.00" in table) == ("budget smoke" in table) and ("11.00" in table) == ("budget cpu" in table)
+
+
+def test_the_page_names_every_machine_of_a_run_that_was_resumed(tmp_path, made_up_run):
+    config = BUDGETS["cpu"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
+    made_up_run(tmp_path / "run", config, 10.0)
+    parts = [{"hardware": {"accelerators": [], "cores": cores, "processor": "P"}} for cores in (2, 1)]
+    RunFolder(tmp_path / "run").update_record(resumed=parts)
+    assert "Runs: 1 on 2 cores of P, then 1 core of P, float32." in write_results(tmp_path).read_text()
+
+
+def test_profiles_and_recipes_never_share_a_column(tmp_path, made_up_run):
+    table, budget = EXPERIMENTS["table1"], BUDGETS["cpu"]
+    config = budget.config(table.rows[0], 0, "float32")
+    made_up_run(tmp_path / "ours", config, 10.0)
+    made_up_run(tmp_path / "theirs", budget.of("fb_resnet_torch").config(table.rows[0], 0, "float32"), 11.0)
+    nesterov = dataclasses.replace(config.recipe, nesterov=True)
+    made_up_run(tmp_path / "nesterov", dataclasses.replace(config, recipe=nesterov), 12.0)
+    inputs = dataclasses.replace(config.recipe, inputs="per_channel")
+    made_up_run(tmp_path / "inputs", dataclasses.replace(config, recipe=inputs), 13.0)
+    store = Store([tmp_path])
+    assert lines(table, budget, store)[0].errors == (10.0,)
+    assert lines(table, budget.of("fb_resnet_torch"), store)[0].errors == (11.0,)
+    page = write_results(tmp_path).read_text()
+    assert "## Table 1, budget cpu: " in page and "## Table 1, budget cpu, profile fb_resnet_torch: " in page
+    assert (tmp_path / "figures/table1-cpu-fb_resnet_torch.svg").exists()
+
+
+def test_the_page_of_the_results_on_record_is_the_generated_one(tmp_path):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    assert write_results(tmp_path / "results").read_text() == (ROOT / "results/README.md").read_text()
+    for path in (ROOT / "results").rglob("run.json"):
+        assert json.loads(path.read_text()).get("config", {}).get("data_dir") in (None, "data")
