@@ -101,7 +101,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
         with safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
     if about and (not isinstance(about, dict) or about.get("sha256") != checksum(tensors)):
         raise InputError(f"{path.name} is damaged: its weights are not those that were written; copy or save it again")

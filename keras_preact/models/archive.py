@@ -73,13 +73,21 @@ def _check_members(name: str, archive: zipfile.ZipFile, size: int) -> None:
         raise InputError(f"{name} contains {listed}, which no network needs; save it again without")
     if missing := sorted({CONFIG, WEIGHTS} - set(names)):
         raise InputError(f"{name} contains no {missing[0]}; save the model again, as .keras")
-    # The directory's sizes are claims. Keras stores without compression: then no more is read than is there.
+    check_stored(name, archive, size)
+    if archive.getinfo(CONFIG).file_size > CONFIG_LIMIT:
+        raise InputError(f"{name} has a configuration of over {CONFIG_LIMIT >> 20} MB; split the model")
+
+
+def check_stored(name: str, archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse an archive that can unpack to more than its size.
+
+    The directory's sizes are claims. Keras and NumPy store without compression: then no more is read than is there.
+    """
+    members = archive.infolist()
     stored = all(member.compress_type == zipfile.ZIP_STORED for member in members)
     true = all(member.compress_size == member.file_size for member in members)
     if not stored or not true or sum(member.file_size for member in members) > size:
         raise InputError(f"{name} unpacks to more than it is; save it as Keras does, without compression")
-    if archive.getinfo(CONFIG).file_size > CONFIG_LIMIT:
-        raise InputError(f"{name} has a configuration of over {CONFIG_LIMIT >> 20} MB; split the model")
 
 
 def check_weights(name: str, file: io.BytesIO) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 import math
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -109,8 +110,10 @@ ARRAY_DTYPES = {f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in
 DEEPEST = 100
 MOST = 1 << 20
 """The largest integer of a small file: a size that no weights stand for, as the length of a vocabulary."""
-SMALL = {"num_oov_indices": 10_000}
-"""The largest of arguments that tables are made by."""
+SMALL = {"num_oov_indices": 10_000, "num": 1000, "indices_or_sections": 1000}
+"""The largest of arguments that tables, or outputs of a layer, are made by."""
+PATTERN = re.compile(r"[^*+?{|]*(\.\*)?")
+"""Regular expressions that layers' paths are compared with in one pass: no choices, except where one ends in `.*`."""
 UNBOUNDED = {
     "seed",
     "salt",
@@ -121,6 +124,8 @@ UNBOUNDED = {
     "ema_overwrite_frequency",
 }
 """Arguments that nothing is made of."""
+LONGEST = 100
+"""The most layers of a Sequential model: Keras builds it again after each."""
 CALLS = 300
 """The most objects that a small file may be built of, where it repeats some."""
 LOOKUPS = {"StringLookup", "IntegerLookup", "TextVectorization"}
@@ -263,9 +268,6 @@ class _Check:
                 f"describes {calls:,} layers and parts of them in {self.size:,} bytes", "save it without repeats"
             )
         self.object(config, (MODEL,), "the file", 0)
-        compiled = config.get("compile_config") or {}
-        if not isinstance(compiled, dict) or set(compiled) - COMPILE:
-            raise self.refused("is compiled with arguments that Keras does not have", "save it again")
 
     def refused(self, fault: str, remedy: str) -> InputError:
         return InputError(f"{self.name} {fault}; {remedy}")
@@ -283,9 +285,9 @@ class _Check:
         elif isinstance(value, dict) and "class_name" in value:
             self.object(value, kinds, position, depth + 1)
         elif isinstance(value, dict):
-            for key, inside in value.items():
+            for key, inside in value.items():  # the keys are no arguments of an object: they expect no other
                 own = position in INHERITED
-                self.value(inside, position if own else key, depth + 1, kinds if own else None)
+                self.value(inside, position if own else key, depth + 1, kinds if own else ())
         elif isinstance(value, str):
             self.word(value, position, kinds)
         elif isinstance(value, int) and not isinstance(value, bool):
@@ -308,7 +310,8 @@ class _Check:
         limit = max(self.size, MOST)
         if position not in UNBOUNDED and abs(value) > SMALL.get(position, limit):
             raise self.refused(
-                f"asks for {shown(position)} of {value:,}", f"at most {SMALL.get(position, limit):,} is loaded"
+                f"asks for {shown(position)} of {shown(f'{value:,}')}",
+                f"at most {SMALL.get(position, limit):,} is loaded",
             )
 
     def number_of(self, value: Any) -> int:
@@ -376,22 +379,26 @@ class _Check:
         self.number_of(config["value"])
 
     def once(self, found: dict[str, Any], thing: Known) -> None:
-        """Check that what is shared is the same everywhere: Keras takes the first without a look at its kind."""
+        """Check that what is shared is the same everywhere: Keras takes the first without a look at the others."""
+        here = (thing.found, found["config"])
         if (number := found.get("shared_object_id")) is not None and (
-            not isinstance(number, int) or self.shared.setdefault(number, thing.found) is not thing.found
+            not isinstance(number, int) or self.shared.setdefault(number, here) != here
         ):
             raise self.refused(f"shares one object as {shown(found['class_name'])} and as another", "save it again")
 
     def arguments(self, thing: Known, found: dict[str, Any], depth: int) -> None:
-        config = found["config"]
-        for key, value in config.items():
+        config, compiled = found["config"], found.get("compile_config") or {}
+        if not isinstance(compiled, dict) or set(compiled) - COMPILE:
+            raise self.refused("is compiled with arguments that Keras does not have", "save it again")
+        for key, value in [*config.items(), *compiled.items()]:
             self.value(value, key, depth + 1)
         self.value(found.get("build_config"), "build_config", depth + 1)
+        if thing.kind == "policy":
+            self.patterns(config.get("policy_map") or {})
         if thing.kind in (LAYER, MODEL, OPERATION):
             self.special(thing, found)
             if "inbound_nodes" in found:
                 self.nodes(found["inbound_nodes"], depth)
-            self.value(found.get("compile_config"), "compile_config", depth + 1)
 
     def special(self, thing: Known, found: dict[str, Any]) -> None:
         """Check what single classes would read or compute from plain arguments."""
@@ -401,10 +408,20 @@ class _Check:
                 raise self.refused("names a file with a vocabulary", "save the vocabulary in the layer")
             if any(isinstance(config.get(key), (dict, list)) for key in ("standardize", "split")):
                 raise self.refused("splits text by a function", "give a name, for example 'whitespace'")
+        elif class_name == "Unstack" and config.get("num") is None:
+            raise self.refused("unstacks an axis of any length", "call `keras.ops.unstack` with `num`")
         elif class_name == "Normalization":
             self.moments(config.get("axis"), (found.get("build_config") or {}).get("input_shape"))
         if isinstance(layers := config.get("layers"), list) and thing.kind == MODEL:
             self.order(layers)
+            if thing.found is keras.Sequential and len(layers) > LONGEST:
+                raise self.refused(f"describes a sequence of {len(layers):,} layers", "take it apart")
+
+    def patterns(self, paths: dict[str, Any]) -> None:
+        """Refuse regular expressions that take forever: Keras compares the paths of layers with them."""
+        for path in paths:
+            if not PATTERN.fullmatch(path):
+                raise self.refused(f"gives dtypes by the pattern {shown(path)}", "name the layers")
 
     def moments(self, axes: Any, shape: Any) -> None:
         """Bound the moments of a Normalization layer: it makes them when it is built, as constants."""

@@ -18,7 +18,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, shown
+from keras_preact.models.archive import WEIGHTS, check_stored
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,16 @@ def check_equal_variables(
     remedy = "; build the network with the options of the one that was saved"
     extra = [variable.name for key, variable in found.items() if key not in wanted]
     missing = [variable.name for key, variable in wanted.items() if key not in found]
-    differences = [f"holds {_count(extra)} that {model.name} lacks, the first {extra[0]}"] if extra else []
-    differences += [f"lacks {_count(missing)} that {model.name} needs, the first {missing[0]}"] if missing else []
+    differences = [f"holds {_count(extra)} that {model.name} lacks, the first {shown(extra[0])}"] if extra else []
+    differences += (
+        [f"lacks {_count(missing)} that {model.name} needs, the first {shown(missing[0])}"] if missing else []
+    )
     if differences:
         raise InputError(f"{file} {', and '.join(differences)}{remedy}")
     for key, need in wanted.items():
         held = found[key]
         if _unnumbered(held.name) != _unnumbered(need.name):
-            raise InputError(f"{file} holds {held.name} where {model.name} has {need.name}{remedy}")
+            raise InputError(f"{file} holds {shown(held.name)} where {model.name} has {need.name}{remedy}")
         if held.shape != need.shape:
             raise InputError(f"{need.name} is {held.shape} in {file} and {need.shape} in {model.name}{remedy}")
 
@@ -120,10 +123,8 @@ def opened(path: Path) -> io.BytesIO:
     if path.suffix != ".keras":
         return io.BytesIO(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
-        member = archive.getinfo("model.weights.h5")
-        if member.file_size > path.stat().st_size:  # Keras stores without compression
-            raise InputError(f"{path.name} unpacks to more than it is; save it as Keras does, without compression")
-        return io.BytesIO(archive.read(member))
+        check_stored(path.name, archive, path.stat().st_size)
+        return io.BytesIO(archive.read(WEIGHTS))
 
 
 def _variables(file: Any) -> dict[str, Variable]:

@@ -250,3 +250,74 @@ def test_a_graph_listed_backwards_is_refused(tmp_path):
         x = keras.layers.ReLU()(x)
     path = changed(tmp_path, saved(keras.Model(inputs, x), tmp_path), lambda c: c["config"]["layers"].reverse())
     refused(path, "lists its layers out of order")
+
+
+# ---- arguments that are not where they belong ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("argument", ["loss_weights", "run_eagerly", "jit_compile", "loss"])
+@pytest.mark.parametrize("key", ["cell", "layer", "unit", "kernel_initializer", "dtype", "optimizer", "metrics"])
+def test_plain_dictionaries_contain_no_objects(graph, tmp_path, argument, key):
+    """Keras makes the objects in any dictionary, and what it compiles a model with has values at once."""
+    wide = {"module": "keras.layers", "class_name": "Dense", "registered_name": None, "config": {"units": 20_000}}
+    wide["build_config"] = {"input_shape": [None, 20_000]}
+    path = changed(tmp_path, graph, lambda c: c["compile_config"].update({argument: {key: wide}}))
+    refused(path, r"asks for keras\.layers\.Dense as")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+b", ".*.*.*.*b", "(a|a)(a|a)b", "a?a?aa", "a{9}{9}{9}"])
+def test_patterns_that_take_forever_are_refused(tmp_path, pattern):
+    policies = keras.dtype_policies.DTypePolicyMap(policy_map={"name": keras.DTypePolicy("float32")})
+    layers = [keras.Input((4,)), keras.layers.Dense(4, name="a" * 40, dtype=policies)]
+
+    def rename(config, name):
+        named = config["config"]["layers"][-1]["config"]["dtype"]["config"]["policy_map"]
+        named[name] = named.pop("name")
+
+    members = saved(keras.Sequential(layers), tmp_path)
+    refused(changed(tmp_path, members, lambda c: rename(c, pattern)), "gives dtypes by the pattern")
+    assert load_model(changed(tmp_path, members, lambda c: rename(c, "a/.*"))).count_params() == 20
+
+
+def test_a_shared_model_is_written_out_wherever_it_is(tmp_path):
+    """Else each level of a few bytes calls the one below ten times: a billion calls."""
+    inputs = keras.Input((4,))
+    inner = keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs), name="inner")
+    members = saved(keras.Model(inputs, inner(inputs)), tmp_path)
+
+    def share(config, changes):
+        place = layer(config, "inner")
+        place["shared_object_id"] = 1
+        config["config"]["layers"].append({**place, "inbound_nodes": [], "name": "again", **changes})
+
+    refused(changed(tmp_path, members, lambda c: share(c, {"config": {}})), "shares one object")
+    assert load_model(changed(tmp_path, members, lambda c: share(c, {}))).count_params() == 20
+
+
+def test_layers_with_a_million_outputs_are_refused(tmp_path):
+    inputs = keras.Input((4,), name="inputs")
+    for outputs, key in (
+        (keras.ops.split(inputs, 4, axis=1), "indices_or_sections"),
+        (keras.ops.unstack(inputs, 4, 1), "num"),
+    ):
+        members = saved(keras.Model(inputs, outputs), tmp_path)
+        assert len(load_model(changed(tmp_path, members, lambda c: None)).outputs) == 4
+        path = changed(tmp_path, members, lambda c, key=key: c["config"]["layers"][-1]["config"].update({key: 1 << 20}))
+        refused(path, f"asks for {key} of 1,048,576")
+    refused(changed(tmp_path, members, lambda c: c["config"]["layers"][-1]["config"].update(num=None)), "of any length")
+
+
+def test_a_sequence_of_a_thousand_layers_is_refused(tmp_path):
+    """Keras builds a Sequential model again after each layer."""
+    members = saved(keras.Sequential([keras.Input((4,)), keras.layers.ReLU()]), tmp_path)
+
+    def lengthen(config):
+        layers = config["config"]["layers"]
+        layers += [{**layers[-1], "config": {"name": f"relu{number}"}} for number in range(1000)]
+
+    refused(changed(tmp_path, members, lengthen), "a sequence of 1,002 layers")
+
+
+def test_a_number_of_thousands_of_digits_is_not_shown(graph, tmp_path):
+    error = refused(changed(tmp_path, graph, lambda c: layer(c, "last")["config"].update(units=10**4000)), "units of 1")
+    assert len(str(error.value)) < 300

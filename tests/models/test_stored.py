@@ -219,6 +219,16 @@ def test_an_archive_that_unpacks_to_more_than_it_is_is_refused(tmp_path):
         network(weights=tmp_path / "bomb.keras")
 
 
+def test_a_false_size_in_the_directory_is_refused(tmp_path):
+    """What the directory calls 100 bytes would be unpacked as a whole before the rest is dropped."""
+    path = tmp_path / "bomb.keras"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("model.weights.h5", bytes(10**7))
+    path.write_bytes(path.read_bytes().replace((10**7).to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    with pytest.raises(InputError, match="unpacks to more than it is"):
+        network(weights=path)
+
+
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*none.weights.h5, and no trained weights are downloaded"):
         network(weights=tmp_path / "none.weights.h5")

@@ -11,7 +11,7 @@ from harness import SOME_OR_MANY, array, assert_refused_or_equal
 
 from keras_preact import InputError
 from keras_preact.training import Checkpoint
-from keras_preact.training.checkpoints import newest_notes, save_model
+from keras_preact.training.checkpoints import _read, newest_notes, save_model
 
 
 def model(units=3):
@@ -240,3 +240,33 @@ def test_a_model_file_has_neither_times_nor_addresses(tmp_path):
         assert "date_saved" not in json.loads(archive.read("metadata.json"))
         config = archive.read("config.json").decode()
     assert '"shared_object_id": 0' in config and str(id(model))[:6] not in config
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x93NUMPY\x01\x00\x03\x00(((",  # NumPy's own search for old headers fails on it
+        b"\x93NUMPY\x01\x00\x04\x00'''x",
+        {"step": 1, "names": 5, "notes": {}},
+        {"step": 1, "names": None, "notes": {}},
+    ],
+)
+def test_checkpoints_that_describe_nothing_are_refused_in_a_sentence(tmp_path, content):
+    file = tmp_path / "step-000000001.npz"
+    if isinstance(content, dict):
+        np.savez(file, about=np.frombuffer(json.dumps(content).encode(), np.uint8))
+    else:
+        with zipfile.ZipFile(file, "w") as archive:
+            archive.writestr("about.npy", content)
+    with pytest.raises(InputError, match=r"no checkpoint in .* can be read"):
+        Checkpoint(tmp_path, model()).restore()
+    assert newest_notes(tmp_path) == {}
+
+
+def test_a_checkpoint_with_a_false_size_is_not_unpacked(tmp_path):
+    file, size = tmp_path / "step-000000001.npz", 10**7
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("about.npy", bytes(size))
+    file.write_bytes(file.read_bytes().replace(size.to_bytes(4, "little"), (100).to_bytes(4, "little")))
+    with pytest.raises(InputError, match="unpacks to more than it is"):
+        _read(file)
