@@ -8,6 +8,7 @@ layers too.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,14 +46,14 @@ _PROJECTIONS = {"Dense", "EinsumDense", "Projection"} | {
     for n in (1, 2, 3)
     for kind, suffix in (("Conv", ""), ("Conv", "Transpose"), ("DepthwiseConv", ""), ("SeparableConv", ""))
 }
-_RESAMPLES = {"GetItem", "Slice", "Pad", "Concatenate", "AveragePool", "MaxPool", "OptionA", "ConstantPadding2D"} | {
+_RESAMPLES = {"GetItem", "Slice", "Split", "Pad", "Concatenate", "AveragePool", "MaxPool"} | {
     f"{kind}{n}D"
     for n in (1, 2, 3)
     for kind in (
         "AveragePooling", "MaxPooling", "GlobalAveragePooling", "GlobalMaxPooling", "AdaptiveAveragePooling",
         "AdaptiveMaxPooling", "ZeroPadding", "Cropping", "UpSampling",
     )
-}  # fmt: skip
+} | {"OptionA", "ConstantPadding2D"}  # fmt: skip
 _NORMS = {"BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization", "BatchNorm"}
 
 # What the rest is called in a report, by words in the name of its class, lower case; the first that is found decides.
@@ -91,28 +92,30 @@ class IdentityPath:
     Attributes:
         model: name of the model.
         units: in the order of the graph.
+        unread: custom layers outside of the units that may have units in their `call`, which cannot be read.
     """
 
     model: str
     units: tuple[UnitPath, ...]
+    unread: tuple[str, ...] = ()
 
     @property
     def is_clear(self) -> bool:
-        """Whether nothing is on the identity path."""
+        """Whether nothing is on the identity path of the units; of what is in `unread` nothing is known."""
         return not any(unit.faults for unit in self.units)
 
     def __str__(self) -> str:
         """Return the report: one line for each fault, with the units that have it."""
         count = _count(self.units)
-        if self.is_clear:
-            return f"{self.model}: {count} residual units, and nothing on the identity path"
         bad = _count(unit for unit in self.units if unit.faults)
         by_fault: dict[str, list[UnitPath]] = {}
         for unit in self.units:
             for fault in unit.faults:
                 by_fault.setdefault(fault, []).append(unit)
-        lines = [f"  {_who(units, count)}: {fault}" for fault, units in by_fault.items()]
-        return "\n".join([f"{self.model}: {bad} of {count} residual units have something on the identity path", *lines])
+        first = f"{bad} of {count} residual units have something on the identity path"
+        lines = [f"{self.model}: " + (first if bad else f"{count} residual units, and nothing on the identity path")]
+        lines += [f"  {_who(units, count)}: {fault}" for fault, units in by_fault.items()]
+        return "\n".join(lines + [f"  not looked into: {_list(self.unread)}"] * bool(self.unread))
 
 
 def _count(units: Iterable[UnitPath]) -> int:
@@ -124,7 +127,12 @@ def _who(units: Sequence[UnitPath], of: int) -> str:
     names = [unit.unit + (f" ({unit.copies} units)" if unit.copies > 1 else "") for unit in units]
     if len(names) > 1 and _count(units) == of:
         return f"all {of} units"
-    return ", ".join(names) if len(names) <= 3 else f"{_count(units)} units, {names[0]} to {names[-1]}"
+    return _list(names, f"{_count(units)} units")
+
+
+def _list(names: Sequence[str], many: str = "") -> str:
+    """Return names in a row; only the first and the last of many."""
+    return ", ".join(names) if len(names) <= 3 else f"{many or len(names)}, {names[0]} to {names[-1]}"
 
 
 def check_identity_path(model: keras.Model) -> IdentityPath:
@@ -136,7 +144,8 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
 
     Args:
         model: any functional Keras model, of this package's layers, of Keras's, or of both. Models inside it are
-            checked with it. A custom layer that hides an addition in its `call` is not seen as a unit.
+            checked with it. A custom layer that hides an addition in its `call` is not seen as a unit; the report
+            names those that may.
 
     Raises:
         InputError: not a functional model, or one that adds no layers with weights to what they came from.
@@ -150,12 +159,16 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     resnet14_original: 6 of 6 residual units have something on the identity path
       all 6 units: after the addition: ReLU; f is not the identity
     """
-    units = tuple(_units(calls(model)))
+    graph = calls(model)
+    paths = _Paths(graph)
+    units = tuple(_units(paths))
+    unread = _unread(paths)
     if not units:
         raise InputError(
             f"{model.name} has no residual units: its graph adds no layers with weights to what they came from"
+            + (f", and the calls of its custom layers cannot be read ({_list(unread)})" if unread else "")
         )
-    return IdentityPath(model.name, units)
+    return IdentityPath(model.name, units, unread)
 
 
 # ---- the graph ----------------------------------------------------------------------------------------------------
@@ -171,7 +184,7 @@ class _Sum:
         output: the sum.
         shortcut: the calls on the shortcut.
         operation: what adds.
-        negated: whether the shortcut is subtracted.
+        factor: what the addition itself multiplies x by: 1 for an `Add` with one shortcut.
         layer: the unit, if it is one of this package.
         block: the layer that the unit is in.
         copies: number of equal units.
@@ -182,18 +195,35 @@ class _Sum:
     output: Any
     shortcut: tuple[Call, ...] = ()
     operation: Any = None
-    negated: bool = False
+    factor: float = 1.0
     layer: ResidualLayer | None = None
     copies: int = 1
 
 
-def _units(graph: Sequence[Call]) -> Iterator[UnitPath]:
-    paths, sums = _Paths(graph), dict[int, _Sum]()
-    for call in graph:
+def _units(paths: _Paths) -> Iterator[UnitPath]:
+    sums = dict[int, _Sum]()
+    for call in paths.graph:
+        if _is_part(call, paths, sums):
+            continue
         for found in _sums(call, paths, sums):
-            before = None if found.split is None else paths.after_last(found.split, sums)
+            before = None
+            if found.split is not None:
+                before = paths.after_last(found.split, sums)
+                paths.seen |= {id(inside.operation) for inside in paths.between(found.split, found.output)}
             yield _judge_unit(found, found.layer, before) if found.layer else _judge(found, before)
             sums[id(found.output)] = found
+
+
+def _unread(paths: _Paths) -> tuple[str, ...]:
+    """Return the custom layers that may have units inside: they hold other layers, or are called on several tensors."""
+    return tuple(
+        f"{call.name} ({type(call.operation).__name__})"
+        for call in paths.graph
+        if id(call.operation) not in paths.seen
+        and isinstance(call.operation, keras.layers.Layer)
+        and not _trusted_name(call.operation)
+        and (len(call.inputs) > 1 or any(part.weights for part in call.operation._flatten_layers(include_self=False)))
+    )
 
 
 def _sums(call: Call, paths: _Paths, sums: Collection[int]) -> Iterator[_Sum]:
@@ -205,10 +235,49 @@ def _sums(call: Call, paths: _Paths, sums: Collection[int]) -> Iterator[_Sum]:
         for number, (suffix, unit) in enumerate(block.residual_layers().items()):
             split = None if number else call.inputs[0]
             yield _Sum(call.name + suffix, split, call.outputs[0], operation=block, layer=unit, copies=copies)
-    elif keras_name(operation) in ("Add", "Subtract", "Average") or isinstance(operation, Shortcut):
+    elif _factors(call) or isinstance(operation, Shortcut):
         found = _residual(call, paths, sums)
         if found is not None:
             yield found
+
+
+def _factors(call: Call) -> tuple[float, ...]:
+    """Return what an addition multiplies each of its tensors by; nothing for any other operation."""
+    name, count = keras_name(call.operation), len(call.inputs)
+    factors: dict[str, tuple[float, ...]] = {"Add": (1.0,) * count}
+    if count == 2:
+        factors["Subtract"] = (1.0, -1.0)
+    if isinstance(call.operation, keras.layers.Average):
+        factors["Average"] = (1.0 / count,) * count
+    if name == "CustomScaleLayer":  # of keras.applications.InceptionResNetV2
+        factors[name] = (1.0, call.operation.scale)
+    return factors.get(name, ())
+
+
+def _is_part(call: Call, paths: _Paths, sums: Collection[int]) -> bool:
+    """Return whether an addition only makes terms of another of the same x, as `x + f` in `x + f + g` does.
+
+    Its terms are x itself and what has weights: anything else is a fault, as in `(x + 1) + f`.
+    """
+    users = paths.users(call.outputs[0])
+    if len(users) != 1 or not _factors(call) or not _factors(users[0]) or len(call.inputs) < 2:
+        return False
+    split = paths.split(call.inputs, sums)
+    return (
+        split is not None
+        and split is paths.split(users[0].inputs, sums)
+        and all(weights_in(way) or not _offenders(way, False) for way in paths.ways(split, call.inputs))
+    )
+
+
+def _terms(call: Call, paths: _Paths, sums: Collection[int]) -> Iterator[tuple[Any, float]]:
+    """Yield the tensors that an addition adds, those of the additions that are part of it too, and their factors."""
+    for tensor, factor in zip(call.inputs, _factors(call) or (1.0,) * len(call.inputs), strict=True):
+        made_by = paths.made_by(tensor)
+        if _factors(call) and made_by and _is_part(made_by, paths, sums):
+            yield from ((term, factor * inner) for term, inner in _terms(made_by, paths, sums))
+        else:
+            yield tensor, factor
 
 
 def _residual(call: Call, paths: _Paths, sums: Collection[int]) -> _Sum | None:
@@ -216,26 +285,32 @@ def _residual(call: Call, paths: _Paths, sums: Collection[int]) -> _Sum | None:
 
     x + x and x - mean(x) are no units: like any other operation, they are on the path of those around them.
     """
-    split = paths.split(call.inputs, sums)
+    terms = list(_terms(call, paths, sums))
+    split = paths.split([tensor for tensor, _ in terms], sums)
     if split is None:
         return None
-    reached = [tensor for tensor in call.inputs if id(split) in paths.ancestors(tensor)]
-    ways = [tuple(paths.between(split, tensor)) for tensor in reached]
+    reached = [(tensor, factor) for tensor, factor in terms if id(split) in paths.ancestors(tensor)]
+    ways = paths.ways(split, (tensor for tensor, _ in reached))
     output = call.outputs[0]
     if isinstance(call.operation, Shortcut):
-        chosen = 0
-    elif any(map(weights_in, ways)):
-        costs = [_cost(way, _changes_shape(way, split, output)) for way in ways]
-        chosen = costs.index(min(costs))
-    else:
+        return _Sum(call.name, split, output, ways[0], call.operation)
+    if not any(map(weights_in, ways)):
         return None
-    negated = keras_name(call.operation) == "Subtract" and reached[chosen] is not call.inputs[0]
-    return _Sum(call.name, split, output, ways[chosen], call.operation, negated)
+    costs = [_cost(way, _changes_shape(way, split, output)) for way in ways]
+    chosen = costs.index(min(costs))
+    factor = reached[chosen][1]
+    if not _changes_shape(ways[chosen], split, output) and not _offenders(ways[chosen], False):
+        factor = sum(factor for way, (_, factor) in zip(ways, reached, strict=True) if not _offenders(way, False))
+    return _Sum(call.name, split, output, ways[chosen], call.operation, factor)
 
 
-def _cost(way: Sequence[Call], changes_shape: bool) -> tuple[bool, int, int]:
-    """Return what makes a way the shortcut, the least first: nothing on it, few weights, few calls."""
-    return not changes_shape and bool(_offenders(way, changes_shape)), weights_in(way), len(way)
+def _cost(way: Sequence[Call], changes_shape: bool) -> tuple[bool, int, int, int]:
+    """Return what makes a way the shortcut, the least first: nothing on it, few weight layers, few weights, few calls.
+
+    Layers come before weights: the one projection of a wide input may have more of these than a narrow bottleneck.
+    """
+    layers = sum(bool(weights_in([call])) and NORMALIZATION not in kinds([call.operation]) for call in way)
+    return not changes_shape and bool(_offenders(way, changes_shape)), layers, weights_in(way), len(way)
 
 
 class _Paths:
@@ -243,7 +318,22 @@ class _Paths:
 
     def __init__(self, graph: Sequence[Call]) -> None:
         self.graph = graph
+        self.seen: set[int] = set()
+        """The operations inside of units, by identity."""
         self.place = {id(tensor): k for k, call in enumerate(graph) for tensor in call.outputs}
+        self.used: dict[int, list[Call]] = {}
+        for call in graph:
+            for key in {id(tensor) for tensor in call.inputs}:
+                self.used.setdefault(key, []).append(call)
+
+    def users(self, tensor: Any) -> list[Call]:
+        """Return the calls on a tensor."""
+        return self.used.get(id(tensor), [])
+
+    def made_by(self, tensor: Any) -> Call | None:
+        """Return the call that returned a tensor; `None` for an input."""
+        place = self.place.get(id(tensor))
+        return None if place is None else self.graph[place]
 
     def ancestors(self, tensor: Any, until: Collection[int] = ()) -> dict[int, Any]:
         """Return a tensor and all that it was made of, by identity; no further than the tensors in `until`."""
@@ -268,6 +358,10 @@ class _Paths:
         """Return the calls on the ways from one tensor to another, in order."""
         on_the_way = (self.descendants(start) & self.ancestors(end, until={id(start)}).keys()) - {id(start)}
         return [self.graph[place] for place in sorted({self.place[key] for key in on_the_way})]
+
+    def ways(self, start: Any, ends: Iterable[Any]) -> list[tuple[Call, ...]]:
+        """Return the calls on the ways from one tensor to each of others."""
+        return [tuple(self.between(start, end)) for end in ends]
 
     def latest(self, tensors: Iterable[Any]) -> Any:
         """Return the tensor that is made last; `None` without one."""
@@ -337,16 +431,42 @@ def _offenders(way: Sequence[Call], changes_shape: bool) -> list[Call]:
     found, projected = [], False
     for call in way:
         name = _trusted_name(call.operation)
-        if changes_shape and _is_linear(call.operation) and _reshapes(call) and name in _PROJECTIONS | _RESAMPLES:
+        if changes_shape and _reshapes(call) and (_projects(call) or _resamples(call)):
             projected = projected or name in _PROJECTIONS
         elif not (
             _keeps_values(call)
             or (changes_shape and ((projected and name in _NORMS) or name == "ZerosLike"))  # zeros for new channels
         ):
             found.append(call)
-    if not found and not changes_shape and not _keeps_order(way):
-        found = [call for call in way if keras_name(call.operation) in _REORDERS] or list(way)
+    for section in _moves(way) if changes_shape else [way]:
+        if not found and not _keeps_order(section):
+            found = [call for call in section if keras_name(call.operation) in _REORDERS] or list(section)
     return found
+
+
+def _moves(way: Sequence[Call]) -> Iterator[list[Call]]:
+    """Yield the calls between others on a way that move values and return them in the shape that they came in."""
+    for moves, section in itertools.groupby(way, _keeps_values):
+        between = list(section)
+        if moves and tuple(between[0].inputs[0].shape) == tuple(between[-1].outputs[0].shape):
+            yield between
+
+
+def _projects(call: Call) -> bool:
+    return _trusted_name(call.operation) in _PROJECTIONS and _is_linear(call.operation)
+
+
+def _resamples(call: Call) -> bool:
+    """Return whether a call leaves out values, averages them, or adds zeros: no other values, no other order."""
+    operation = call.operation
+    if keras_name(operation) == "Pad":
+        return operation.mode == "constant" and not any(call.args[1:]) and not any(call.kwargs.values())
+    if keras_name(operation) == "GetItem":
+        parts = [part for key in (*call.args[1:], *call.kwargs.values()) for part in keras.tree.flatten(key)]
+        return all(isinstance(part, int | slice | type(None) | type(...)) for part in parts) and all(
+            (part.step or 1) > 0 for part in parts if isinstance(part, slice)
+        )
+    return _trusted_name(operation) in _RESAMPLES
 
 
 def _keeps_values(call: Call) -> bool:
@@ -412,8 +532,8 @@ def _judge(found: _Sum, before: list[Call] | None) -> UnitPath:
     faults += _on_shortcut(_offenders(found.shortcut, changes_shape), changes_shape)
     if isinstance(found.operation, Shortcut):
         faults += _of_shortcut(found.operation)
-    elif found.negated or keras_name(found.operation) == "Average":
-        faults.append(f"scaled shortcut: {keras_name(found.operation)} instead of Add")
+    elif found.factor != 1:
+        faults.append(f"scaled shortcut: {keras_name(found.operation)} adds {found.factor:g} times x")
     return UnitPath(found.name, _names(before or []), _names(found.shortcut), tuple(faults))
 
 

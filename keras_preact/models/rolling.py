@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.graph import graph_of
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, same_but_for_weights
 from keras_preact.models.resnet import units_in
@@ -165,21 +166,15 @@ class Call(NamedTuple):
 
 
 def is_functional(model: Any) -> bool:
-    """Return whether a model has a graph of layers."""
-    return isinstance(model, keras.Model) and hasattr(model, "operations")
+    """Return whether a model has a graph of layers, and runs it when it is called."""
+    return isinstance(model, keras.Model) and graph_of(model) is not None
 
 
 def check_functional(model: Any, what: str = "rolled, unrolled or folded") -> None:
     """Raise InputError unless a model has a graph of layers; `what` is what cannot be done without."""
     if not is_functional(model):
-        raise InputError(f"only functional Keras models can be {what}, not {type(model).__name__}")
-
-
-def graph_of(operation: Any) -> keras.Model | None:
-    """Return a functional model as it is, a built `Sequential` as a functional model, and `None` for all else."""
-    if type(operation) is keras.Sequential and operation.built:
-        return keras.Model(operation.inputs, operation.outputs, name=operation.name)
-    return operation if is_functional(operation) else None
+        own = " with a call of its own" if hasattr(model, "operations") else ""
+        raise InputError(f"only functional Keras models can be {what}, not {type(model).__name__}{own}")
 
 
 def graphs(model: keras.Model) -> list[keras.Model]:
@@ -335,7 +330,7 @@ def _compiled_like(model: keras.Model, copy: keras.Model) -> keras.Model:
     # Private to Keras; `get_compile_config` would serialize losses, and not all of them can be read again.
     config = dict(model._compile_config.config)
     metrics = {"metrics", "weighted_metrics"}
-    names = dict(zip(model.output_names, copy.output_names, strict=True))
+    names = dict(zip(graph_of(model).output_names, copy.output_names, strict=True))
     for key in metrics & config.keys():
         config[key] = keras.tree.map_structure(lambda x: again(x) if isinstance(x, keras.Metric) else x, config[key])
     for key in config.keys() & {"loss", "loss_weights", *metrics}:

@@ -444,3 +444,174 @@ def test_a_model_with_a_call_of_its_own_is_refused():
     inputs = keras.Input((8, 8, 8))
     with pytest.raises(InputError, match="only functional Keras models"):
         check_identity_path(DoublesAfterwards(inputs, layers.Add()([inputs, basic(inputs)])))
+
+
+# ---- sums of several terms, and layers that cannot be read -------------------------------------------------------
+
+
+def faults_of(function, shape=(8, 8, 8)):
+    """Return the faults of what follows a unit, in the order of the graph."""
+    inputs = keras.Input(shape)
+    x = layers.Add()([inputs, basic(inputs)])
+    units = check_identity_path(keras.Model(inputs, function(x))).units
+    assert not units[0].faults
+    return [unit.faults for unit in units[1:]]
+
+
+def grouped(x):
+    """An addition of the two halves of the channels in turn, as in a reversible network."""
+    a, b = ops.split(x, 2, axis=-1)
+    return a + layers.Conv2D(4, 3, padding="same")(layers.ReLU()(b))
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda x: x + basic(x) + basic(x),
+        lambda x: x + (basic(x) + basic(x)),
+        lambda x: basic(x) + x - basic(x),
+        lambda x: layers.Average()([x, x]) + basic(x),
+        grouped,
+    ],
+)
+def test_several_residuals_of_one_x_are_one_unit(add):
+    assert faults_of(add) == [()]
+
+
+@pytest.mark.parametrize(
+    "add, factor",
+    [
+        (lambda x: layers.Add()([x, x, basic(x)]), "2"),
+        (lambda x: x + basic(x) + x, "2"),
+        (lambda x: basic(x) + (x + x), "2"),
+        (lambda x: basic(x) - x, "-1"),
+        (lambda x: x - (x + basic(x)), "0"),
+        (lambda x: layers.Average()([x, basic(x)]), "0.5"),
+        (lambda x: layers.Average()([x + basic(x), basic(x)]), "0.5"),
+    ],
+)
+def test_x_is_added_once(add, factor):
+    ((fault,),) = faults_of(add)
+    assert fault.startswith("scaled shortcut: ") and fault.endswith(f" adds {factor} times x")
+
+
+def test_a_projection_with_more_weights_than_the_branch_is_the_shortcut():
+    inputs = keras.Input((8, 8, 64))
+    y = layers.Conv2D(8, 3, 2, "same")(layers.ReLU()(layers.Conv2D(4, 1)(layers.ReLU()(inputs))))
+    skip = layers.Conv2D(8, 1, 2)(inputs)
+    assert check_identity_path(keras.Model(inputs, layers.Add()([skip, y]))).is_clear
+
+
+@pytest.mark.parametrize(
+    "shortcut",
+    [
+        lambda x: layers.Conv2D(16, 1, 2)(layers.Permute((2, 1, 3))(x)),
+        lambda x: layers.Permute((2, 1, 3))(layers.Conv2D(16, 1, 2)(x)),
+        lambda x: layers.Conv2D(16, 1, 2)(shuffled_channels(x)),
+        lambda x: layers.Conv2D(16, 1)(x[:, ::2, ::2, ::-1]),
+        lambda x: ops.pad(x[:, ::-2, ::-2], ((0, 0), (0, 0), (0, 0), (4, 4))),
+        lambda x: ops.pad(x[:, ::2, ::2], ((0, 0), (0, 0), (0, 0), (4, 4)), constant_values=5.0),
+        lambda x: ops.pad(x[:, ::2, ::2], ((0, 0), (0, 0), (0, 0), (4, 4)), mode="reflect"),
+    ],
+)
+def test_a_shortcut_that_changes_the_shape_keeps_the_order_and_adds_zeros_alone(shortcut):
+    assert not shrinking(shortcut).is_clear
+
+
+class Hidden(layers.Layer):
+    def build(self, input_shape):
+        self.dense = layers.Dense(input_shape[-1])
+        self.dense.build(input_shape)
+
+    def call(self, x):
+        return ops.relu(x + self.dense(x))
+
+
+class SumOfHalf(layers.Layer):
+    def call(self, x, y):
+        return x / 2 + y
+
+
+def test_custom_layers_that_may_have_units_inside_are_named():
+    x = inputs = keras.Input((8, 8, 8))
+    for k in range(2):
+        x = Hidden(name=f"hidden{k}")(x)
+    with pytest.raises(InputError, match=r"cannot be read \(hidden0 \(Hidden\), hidden1 \(Hidden\)\)"):
+        check_identity_path(keras.Model(inputs, x))
+    x = layers.Add()([x, basic(x)])
+    x = SumOfHalf(name="half")(x, basic(x))
+    report = check_identity_path(keras.Model(inputs, x))
+    assert report.is_clear and len(report.units) == 1
+    assert str(report).endswith("not looked into: hidden0 (Hidden), hidden1 (Hidden), half (SumOfHalf)")
+    in_a_branch = layers.Add()([inputs, layers.Conv2D(8, 1)(Hidden()(inputs))])
+    assert check_identity_path(keras.Model(inputs, in_a_branch)).unread == ()
+
+
+# ---- networks of others -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_inception_resnet_of_keras_applications():
+    """Its units add with a layer of their own, and most activate the sum."""
+    report = check_identity_path(keras.applications.InceptionResNetV2(weights=None, include_top=False))
+    assert len(report.units) == 40
+    assert {fault for unit in report.units for fault in unit.faults} == {
+        "after the previous addition: relu; f is not the identity"
+    }
+
+
+def hub_resnet(hub, use_pre_activation, **options):
+    return hub.models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[3],
+        stackwise_num_filters=[64, 16],
+        stackwise_num_blocks=[2, 2],
+        stackwise_num_strides=[1, 2],
+        use_pre_activation=use_pre_activation,
+        **options,
+    )
+
+
+@pytest.mark.parametrize("shape", [(32, 32, 3), (None, None, 3)])
+@pytest.mark.parametrize("block_type", ["basic_block", "bottleneck_block"])
+def test_the_resnets_of_keras_hub(block_type, shape):
+    hub = pytest.importorskip("keras_hub")
+    v1, v2 = (
+        check_identity_path(hub_resnet(hub, pre, block_type=block_type, image_shape=shape)) for pre in (False, True)
+    )
+    assert len(v2.units) == 4 and v2.is_clear, str(v2)
+    activated = ("after the previous addition: relu; f is not the identity",)
+    assert [unit.faults for unit in v1.units] == [(), activated, (), activated]
+
+
+def test_other_networks_of_keras_hub():
+    hub = pytest.importorskip("keras_hub").models
+    conv = {"image_shape": (32, 32, 3)}
+    csp = {
+        "stem_filters": 8,
+        "stem_kernel_size": 3,
+        "stem_strides": 1,
+        "stackwise_depth": [2, 2],
+        "stackwise_strides": [1, 2],
+        "stackwise_num_filters": [8, 16],
+        "bottle_ratio": [0.5, 1],
+        "expand_ratio": [2, 2],
+        "output_strides": 8,
+    }
+    text = {"vocabulary_size": 20, "num_layers": 2, "num_heads": 2, "hidden_dim": 8, "intermediate_dim": 16}
+    for network, count in (
+        (hub.CSPNetBackbone(**csp, block_type="dark_block", stage_type="csp", **conv), 4),
+        (hub.XceptionBackbone([[8, 8], [8, 8], [8, 8], [8, 8]], [False] * 4, **conv), 2),
+    ):
+        report = check_identity_path(network)
+        assert len(report.units) == count and report.is_clear and not report.unread, str(report)
+    report = check_identity_path(hub.CSPNetBackbone(**csp, block_type="bottleneck_block", stage_type="dark", **conv))
+    assert "LeakyReLU; f is not the identity" in str(report)
+    report = check_identity_path(hub.GPT2Backbone(**text, max_sequence_length=12))
+    assert report.is_clear and "not looked into: transformer_layer_0 (TransformerDecoder)" in str(report)
+    vit = hub.ViTBackbone((16, 16, 3), (4, 4), num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
+    with pytest.raises(InputError, match="cannot be read"):
+        check_identity_path(vit)
+    dense = hub.DenseNetBackbone([2, 2], growth_rate=4, **conv)
+    with pytest.raises(InputError, match="has no residual units: its graph adds no layers with weights to what they c"):
+        check_identity_path(dense)

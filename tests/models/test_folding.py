@@ -405,6 +405,30 @@ def test_models_inside_are_folded_too():
     assert folded.trainable_variables == []
 
 
+def test_sequential_models_are_folded():
+    row = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(3, 1), keras.layers.BatchNormalization()])
+    assert_folded(trained(keras.Sequential([row, keras.layers.Conv2D(3, 3), keras.layers.BatchNormalization()])), 0)
+
+
+def test_a_model_with_a_call_of_its_own_stays():
+    """Which need not be that of its graph, nor use the layers that fold would leave."""
+
+    class Halves(keras.Model):
+        def __init__(self, **kwargs):
+            inputs = keras.Input((8, 8, 3))
+            norm, convolution = keras.layers.BatchNormalization(name="norm"), keras.layers.Conv2D(3, 1)
+            super().__init__(inputs, norm(convolution(inputs)), **kwargs)
+            self.norm = norm
+
+        def call(self, x, training=None):
+            return self.norm(x, training=training) / 2
+
+        def get_config(self):
+            return {"name": self.name}
+
+    assert_folded(small(Halves(), keras.layers.Conv2D(3, 3), keras.layers.BatchNormalization()), left=0)
+
+
 def test_float64_is_kept():
     model = small(keras.layers.Conv2D(4, 3, dtype="float64"), keras.layers.BatchNormalization(dtype="float64"))
     if keras.backend.backend() != "jax":  # where float64 has to be switched on for the program

@@ -246,6 +246,43 @@ def test_names_that_are_taken():
     assert [layer.name for layer in unroll(model).layers[1:]] == ["stage1_unit01", "stage1_unit02_2", "stage1_unit02"]
 
 
+def row_of_units():
+    return keras.Sequential([keras.Input((8, 8, 4)), *(ResidualUnit(4, name=f"stage1_unit{k}") for k in range(3))])
+
+
+def test_rows_in_a_sequential_model():
+    row, images = row_of_units(), X[:2, :8, :8, [0, 1, 2, 0]]
+    row.compile("sgd", "mse", run_eagerly=True)
+    inputs = keras.Input((8, 8, 4))
+    for model in (row, keras.Model(inputs, keras.layers.ReLU()(row(inputs)))):
+        rolled = roll(model)
+        assert [layer.repeats for layer in rolled._flatten_layers() if isinstance(layer, UnitStack)] == [3]
+        assert rolled.compiled == model.compiled
+        assert_same_outputs(model, rolled, images)
+        assert_same_outputs(model, unroll(rolled), images)
+
+
+class Doubles(keras.Model):
+    """A functional model that does more than its graph when it is called."""
+
+    def call(self, x, **options):
+        return 2 * super().call(x, **options)
+
+
+def test_models_with_a_call_of_their_own_stay_as_they_are():
+    row, inputs, images = row_of_units(), keras.Input((8, 8, 4)), X[:2, :8, :8, [0, 1, 2, 0]]
+    doubles = Doubles(row.inputs[0], row.outputs[0], name="doubles")
+    with pytest.raises(InputError, match=r"only functional .*, not Doubles with a call of its own"):
+        roll(doubles)
+    x = doubles(inputs)
+    for k in range(2):
+        x = ResidualUnit(4, name=f"stage2_unit{k}")(x)
+    model = keras.Model(inputs, x)
+    rolled = roll(model)
+    assert [layer.name for layer in rolled.layers[1:]] == ["doubles", "stage2_stack"]
+    assert_same_outputs(model, rolled, images)
+
+
 # ---- compiled models ----------------------------------------------------------------------------------------------
 
 
