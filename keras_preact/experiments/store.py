@@ -242,7 +242,7 @@ def _words_say_all(config: RunConfig) -> bool:
     """Whether no other configuration has the same words."""
     usual = RunConfig(recipe=config.recipe)
     others = ("image_size", "only", "skip_corrupt", "devices", "sync_batch_norm")
-    if any(getattr(config, key) != getattr(usual, key) for key in others):
+    if config.dataset == "folder" or any(getattr(config, key) != getattr(usual, key) for key in others):
         return False
     known = RECIPES.get(config.recipe.name, config.recipe)
     builders = (NETWORKS[name] for name in ("cifar_resnet", "imagenet_resnet", "transformer"))

@@ -139,6 +139,7 @@ def test_no_two_different_runs_share_a_folder():
         *({"image_size": 64}, {"image_size": 32}, {"only": ("cat", "dog")}, {"only": ("dog", "cat")}, {"devices": 2}),
         *({"devices": 2, "sync_batch_norm": True}, {"skip_corrupt": True}, {"seed": 1}, {"dataset": "cifar10"}),
         *({"recipe": Recipe("paper", steps=5)}, {"recipe": Recipe("paper", steps=6)}, {"dataset": "folder"}),
+        *({"dataset": "folder", "data_dir": "cats"}, {"dataset": "folder", "data_dir": "dogs"}),
     ]
     made = [config(network, options) for network, options in configurations()]
     made += [config(options=options) for options in odd] + [config(**options) for options in others]
