@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -824,9 +825,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if "--debug" in arguments:
             raise
         return _say(error)
-    except KeyboardInterrupt:
-        print("keras-preact: stopped", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as error:
+        return _report(str(error) or "stopped", 128 + getattr(error, "signal_number", signal.SIGINT))
     return 0
 
 
@@ -854,6 +854,10 @@ def _say(error: Exception) -> int:
     else:
         first_line = (str(error).splitlines() or [""])[0]
         message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
+    return _report(message, status)
+
+
+def _report(message: str, status: int) -> int:
     with contextlib.suppress(OSError):  # the terminal is closed
         print(f"keras-preact: {printable(message)}", file=sys.stderr)
     return status

@@ -141,8 +141,12 @@ def check_rate(what: str, value: float) -> float:
     return float(value)
 
 
+LARGEST = (2 - 2**-23) * 2.0**127
+"""Beyond this number a float32 is infinite."""
+
+
 def check_number(what: str, value: float, low: float, high: float = math.inf) -> float:
-    """Return `value` if it is a number, finite, and within the bounds.
+    """Return `value` if it is a number, finite as a float32, and within the bounds.
 
     Raises:
         InputError: it is not.
@@ -152,7 +156,7 @@ def check_number(what: str, value: float, low: float, high: float = math.inf) ->
     >>> check_number("momentum", 0.9, 0, 1)
     0.9
     """
-    if not _is_number(value) or not low <= value <= high or math.isinf(value):
+    if not _is_number(value) or not low <= value <= high or abs(value) > LARGEST:
         bounds = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
         raise InputError(f"{what} is {value!r}; give a number {bounds}")
     return float(value)

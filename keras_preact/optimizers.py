@@ -55,17 +55,19 @@ class CoupledSGD(keras.optimizers.SGD):
     ) -> None:
         if kwargs.get("weight_decay") is not None:
             raise InputError("weight_decay is Keras's decoupled decay, and would be a second one; give decay instead")
-        if not callable(learning_rate):  # neither a schedule nor a function
-            learning_rate = check_number("learning_rate", learning_rate, 0)
         momentum = check_rate("momentum", momentum)
         check_flag("nesterov", nesterov)
-        super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)
+        super().__init__(learning_rate=_rate(learning_rate), momentum=momentum, nesterov=nesterov, name=name, **kwargs)
         self.decay = check_number("decay", decay, 0)
         self.decays = check_choice("choice of decayed variables", decays, DECAYS)
 
     def build(self, variables: Any) -> None:
         # Told apart here: TensorFlow's own variables, which is what `update_step` gets there, have other names.
-        self._is_decayed = [self.decays == "all" or _is_kernel(variable) for variable in variables]
+        self._is_decayed = [
+            (self.decays == "all" or _is_kernel(variable))
+            and self._use_weight_decay(variable)  # as Keras excludes them
+            for variable in variables
+        ]
         super().build(variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -84,6 +86,11 @@ class KernelAdamW(keras.optimizers.AdamW):
     The variables are told apart by their Keras paths. Keras's own exclusion by name sees other names on TensorFlow
     than on JAX: the kernel of a layer `embedding` would decay on one of the two.
 
+    Arguments as in `keras.optimizers.AdamW`.
+
+    Raises:
+        InputError: a number out of its range.
+
     Example: an update with no gradient, η = 0.5, λ = 0.1.
 
     >>> kernel, bias = keras.Variable([2.0], name="kernel"), keras.Variable([2.0], name="bias")
@@ -92,8 +99,25 @@ class KernelAdamW(keras.optimizers.AdamW):
     (1.9, 2.0)
     """
 
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: float = 0.004,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            _rate(learning_rate),
+            check_number("weight_decay", weight_decay, 0),
+            check_rate("beta_1", beta_1),
+            check_rate("beta_2", beta_2),
+            **kwargs,
+        )
+
     def build(self, variables: Any) -> None:
-        self.exclude_from_weight_decay(var_list=[variable for variable in variables if not _decays(variable)])
+        kept = [variable for variable in variables if not (_decays(variable) and self._use_weight_decay(variable))]
+        self.exclude_from_weight_decay(var_list=kept)
         super().build(variables)
 
 
@@ -137,6 +161,11 @@ class CosineAfterHold(keras.optimizers.schedules.LearningRateSchedule):
     def get_config(self) -> dict[str, Any]:
         names = ("warmup_learning_rate", "warmup_steps", "learning_rate", "decay_steps", "name")
         return {name: getattr(self, name) for name in names}
+
+
+def _rate(learning_rate: Any) -> Any:
+    """Return a learning rate that is a number in its range, a schedule or a function."""
+    return learning_rate if callable(learning_rate) else check_number("learning_rate", learning_rate, 0)
 
 
 def _decays(variable: Any) -> bool:

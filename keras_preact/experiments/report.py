@@ -143,7 +143,7 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
 
     Example: without any run.
 
-    >>> from keras_preact.experiments import EXPERIMENTS
+    >>> from keras_preact.experiments import BUDGETS, EXPERIMENTS
     >>> empty = Store([])
     >>> [line.ours(judges=True) for line in lines(EXPERIMENTS["resnet20"], BUDGETS["paper"], empty)]
     ['not run', 'not run']

@@ -16,22 +16,27 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import keras
+
 from keras_preact import paper
 from keras_preact.data.sources import FOLDER_IMAGE_SIZE
 from keras_preact.errors import InputError
 from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
+from keras_preact.layers.convolutions import INITIALIZERS, check_kernel_initializer
 from keras_preact.layers.placements import NORM_PLACEMENTS, get_placement, placement_config
 from keras_preact.layers.shortcuts import shortcut_config
 from keras_preact.models import NETWORKS, TRANSFORMERS, Patches, cifar_units
 from keras_preact.models.imagenet import UNITS as IMAGENET_DEPTHS
 from keras_preact.models.profiles import conventions
-from keras_preact.training.recipe import RECIPES
+from keras_preact.training.recipe import RECIPES, AdamRecipe
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.trainer import RunConfig
 
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result: a training whose loss is no number any more is one too."""
+OWN_IMAGE_SIZES = dict.fromkeys(("bundled", "cifar10", "cifar100"), 32)
+"""Height and width in pixels that images of a data set have anyway."""
 KEPT = ("metrics.csv", "curves.png", "inspection.json", "propagation.json")
 """What of a run is kept beside its run.json: small enough for git."""
 
@@ -88,8 +93,9 @@ def identity(config: RunConfig, with_seed: bool = True) -> str:
     """Return what makes two runs the same: what is computed, however the configuration is spelled.
 
     Options are those that the network's builder resolves: defaults filled in, the choices of a profile, a shortcut
-    with its arguments. Where the data are, the precision, whether to be deterministic, and how a stack runs are no
-    part of it; nor is how others took the number that they published.
+    with its arguments. The name of the recipe, where the data are (unless they are a folder of images, which nothing
+    else tells apart), the precision, whether to be deterministic, and how a stack runs are no part of it; nor is how
+    others took the number that they published.
 
     >>> identity(RunConfig(data_dir="here")) == identity(RunConfig(precision="mixed_bfloat16"))
     True
@@ -100,16 +106,32 @@ def identity(config: RunConfig, with_seed: bool = True) -> str:
     >>> identity(RunConfig(seed=1)) == identity(RunConfig(seed=2))
     False
     """
+    made = _resolved_config(config, with_seed)
+    del made["recipe"]["name"]
+    return json.dumps(_plain(made), sort_keys=True)
+
+
+def _resolved_config(config: RunConfig, with_seed: bool) -> dict[str, Any]:
+    """Return what a run computes, with the name of its recipe."""
     made = config.to_dict()
-    for key in ("data_dir", "precision", "deterministic", *(() if with_seed else ("seed",))):
+    for key in ("precision", "deterministic", *(() if with_seed else ("seed",))):
         del made[key]
-    del made["recipe"]["reported"]
     made["network"], made["options"] = _resolved(config.network, config.options)
+    del made["recipe"]["reported"]
+    if not config.recipe.augment:
+        made["recipe"]["padding"] = 0  # there is no crop
+    if isinstance(config.recipe, AdamRecipe):
+        made["recipe"]["nesterov"] = False
     if config.devices == 1:
         made["sync_batch_norm"] = False  # there is nothing to synchronize
-    if config.dataset == "folder" and config.image_size is None:
-        made["image_size"] = FOLDER_IMAGE_SIZE
-    return json.dumps(_plain(made), sort_keys=True)
+    if config.dataset == "folder":
+        made["image_size"] = config.image_size or FOLDER_IMAGE_SIZE
+    else:
+        del made["data_dir"]
+        made["skip_corrupt"] = False
+    if config.dataset in OWN_IMAGE_SIZES and config.image_size == OWN_IMAGE_SIZES[config.dataset]:
+        made["image_size"] = None
+    return made
 
 
 _CHOSEN_BY_THE_RUN = {"input_tensor", "input_shape", "classes", "inputs", "head"}
@@ -156,12 +178,21 @@ def _resolve_resnet(name: str, options: dict[str, Any]) -> dict[str, Any]:
     del chosen["inputs"]  # says how images are to be prepared; a recipe does that
     options = {**options, **{key: value for key, value in chosen.items() if options.get(key) is None}}
     options["placement"], options["shortcut"] = placement_config(placement), shortcut_config(options["shortcut"])
+    options["kernel_initializer"] = _initializer(options["kernel_initializer"])
     options["data_format"] = options["data_format"] or "channels_last"  # as the data
     if family == "cifar":
         options["block"], _ = cifar_units(options["depth"], options.pop("bottleneck"), options["block"])
     elif options["output_stride"] is None:
         options["output_stride"] = 32 if options["stem"] == "7x7" else 8
     return options
+
+
+def _initializer(initializer: Any) -> Any:
+    """Return a kernel initializer as its configuration, which has one spelling; a name of ours as it is."""
+    checked = check_kernel_initializer(initializer)
+    if isinstance(checked, str) and checked in INITIALIZERS:
+        return checked
+    return keras.initializers.serialize(keras.initializers.get(checked))
 
 
 def _plain(value: Any) -> Any:
@@ -188,7 +219,8 @@ def folder_name(config: RunConfig) -> str:
     """
     words = [config.recipe.name, config.dataset, config.network, *itertools.starmap(_word, config.options.items())]
     if not _words_say_all(config):
-        words.append(hashlib.sha256(identity(config, with_seed=False).encode()).hexdigest()[:8])
+        resolved = json.dumps(_plain(_resolved_config(config, with_seed=False)), sort_keys=True)
+        words.append(hashlib.sha256(resolved.encode()).hexdigest()[:8])
     return "-".join(word for word in [*words, f"seed{config.seed}"] if word)
 
 
@@ -213,7 +245,7 @@ def _words_say_all(config: RunConfig) -> bool:
     """Whether no other configuration has the same words."""
     usual = RunConfig(recipe=config.recipe)
     others = ("image_size", "only", "skip_corrupt", "devices", "sync_batch_norm")
-    if any(getattr(config, key) != getattr(usual, key) for key in others):
+    if config.dataset == "folder" or any(getattr(config, key) != getattr(usual, key) for key in others):
         return False
     known = RECIPES.get(config.recipe.name, config.recipe)
     builders = (NETWORKS[name] for name in ("cifar_resnet", "imagenet_resnet", "transformer"))

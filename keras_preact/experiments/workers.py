@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -19,6 +19,7 @@ from keras_preact.errors import InputError
 from keras_preact.experiments.runner import Job, duration
 from keras_preact.experiments.store import ENDED, identity
 from keras_preact.training.runs import RunFolder
+from keras_preact.training.trainer import StopRequest, handles_signals
 
 POLL_SECONDS = 1.0
 MEMORY_PER_WORKER = 3 * 2**30
@@ -72,8 +73,8 @@ def run_in_workers(
     """Have several processes run what is missing of some jobs; return when all of it has ended.
 
     Each process runs `command`, which must run what no other has begun: `keras-preact reproduce … --jobs 1` does. One
-    that is killed is started again, and goes on from its last checkpoint. Ctrl-C and SIGTERM reach all of them: each
-    saves its run, and the same command goes on from there.
+    that is killed is started again, and goes on from its last checkpoint. Ctrl-C, SIGTERM and SIGHUP reach all of
+    them: each saves its run, and the same command goes on from there.
 
     Args:
         jobs: what is to be run.
@@ -83,32 +84,32 @@ def run_in_workers(
 
     Raises:
         InputError: a worker has stopped on bad input, or was killed again and again; the others are stopped then.
-        KeyboardInterrupt: stopped by a signal; all runs are saved.
+        Stopped: (a KeyboardInterrupt) a signal asked to stop; all runs are saved.
     """
-    with _stopped_by_sigterm(), _Crew(command, workers) as crew:
-        while not crew.all_ended():
+    asked = StopRequest()
+    with handles_signals(asked), _Crew(command, workers) as crew:
+        while not asked.signal_number and not crew.all_ended():
             crew.check()
             show(_progress(jobs, workers))
             time.sleep(POLL_SECONDS)
+    if asked.signal_number:
+        raise Stopped(asked.signal_number)
     show(_progress(jobs, workers))
 
 
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Make SIGTERM raise KeyboardInterrupt: else this process would end and leave its workers running."""
+class Stopped(KeyboardInterrupt):
+    """A signal asked to stop; every worker has saved its run.
 
-    def stop(signal_number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
+    Attributes:
+        signal_number: of the signal that asked.
+    """
 
-    try:
-        before = signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread, where signals do not arrive
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    def __init__(self, signal_number: int) -> None:
+        super().__init__(
+            f"stopped by {signal.Signals(signal_number).name}; what has begun is saved: the same command goes on from "
+            "there"
+        )
+        self.signal_number = signal_number
 
 
 class _Crew:

@@ -28,10 +28,10 @@ class CompositeLayer(keras.layers.Layer):
 
     def build(self, *shapes: Any) -> None:
         super().build(shapes[0])
+        self._frozen_if_trainable = frozen_parts(self)
         if not self.trainable:
             # Keras hands `trainable` on to the layers inside when it is set; when it was, there were none.
             set_frozen(self, range(len(parts(self))))
-        self._frozen_by_default = frozen_parts(self)
         if self._frozen is not None:
             set_frozen(self, self._frozen)
 
@@ -42,7 +42,11 @@ class CompositeLayer(keras.layers.Layer):
                 f"{self.name} holds layers that are quantized, which its configuration cannot say; save the network "
                 "before you quantize it, and quantize it again after loading"
             )
-        frozen, default = (frozen_parts(self), self._frozen_by_default) if self.built else (self._frozen, None)
+        if not self.built:
+            return config if self._frozen is None else {**config, "frozen": self._frozen}
+        # What a copy has anyway, made as trainable or frozen as this layer is now.
+        default = self._frozen_if_trainable if self.trainable else list(range(len(parts(self))))
+        frozen = frozen_parts(self)
         return config if frozen == default else {**config, "frozen": frozen}
 
 

@@ -245,7 +245,15 @@ _RULES: tuple[tuple[Any, Callable[..., int]], ...] = (
 
 # ---- operations ---------------------------------------------------------------------------------------------------
 
-_UNKNOWN = {"CDist", "Correlate", "Inner", "Kron", "SeparableConv"}
+_UNKNOWN = {
+    *("CDist", "Corrcoef", "Correlate", "Inner", "Kron", "SeparableConv", "Vdot"),
+    # Functions that may hold anything.
+    *("AssociativeScan", "Cond", "ForiLoop", "Map", "Scan", "Switch", "VectorizedMap", "WhileLoop"),
+    *("Cholesky", "CholeskyInverse", "Det", "Eig", "Eigh", "Inv", "Logdet", "Lstsq", "LuFactor", "MatrixRank", "Pinv"),
+    *("Qr", "SVD", "Slogdet", "Solve", "SolveTriangular"),
+    *("FFT", "FFT2", "IFFT2", "RFFT", "IRFFT", "STFT", "ISTFT"),
+    *("ElasticTransform", "GaussianBlur", "SSIM", "SobelEdges"),
+}
 
 
 def _operation(call: Call) -> int:

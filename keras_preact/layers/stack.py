@@ -189,7 +189,11 @@ class UnitStack(CompositeLayer):
         return list(self.stacked)
 
     def _refuse_to_quantize(self, *args: Any, **kwargs: Any) -> None:
-        raise InputError(f"{self.name} runs one unit in a loop, which Keras cannot quantize; unroll the network first")
+        # Keras goes through the layers of a network in turn, and those before this one are quantized already.
+        raise InputError(
+            f"{self.name} runs one unit in a loop, which Keras cannot quantize; build or load the network again, and "
+            "unroll it first"
+        )
 
     def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
         """Return where unit k's variables are, by name: a variable, and the place in it where it is a stacked one.

@@ -26,6 +26,7 @@ from keras_preact.layers.shortcuts import get_shortcut
 from keras_preact.layers.stack import UnitStack, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions
+from keras_preact.models.trained import refuse_alike
 
 POOLINGS = ("avg", "max")
 
@@ -322,7 +323,10 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     """
     last_units = {layer.name.split("_")[0]: layer for layer in model.layers if units_in(layer)}
     names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
-    return keras.Model(model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features")
+    features = keras.Model(
+        model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features"
+    )
+    return refuse_alike(features, model)
 
 
 def input_of(layer: keras.layers.Layer) -> Any:

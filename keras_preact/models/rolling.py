@@ -18,6 +18,7 @@ from keras_preact.layers.graph import graph_of
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, same_but_for_weights
 from keras_preact.models.resnet import units_in
+from keras_preact.models.trained import refuse_alike
 
 Replacements = Mapping[Any, Callable[..., Any]]
 """What is called in place of a layer: on what the layer is called on, with its other arguments by name."""
@@ -270,6 +271,11 @@ def rewired(model: keras.Model, replacements: Replacements) -> keras.Model:
             continue  # an operation of `keras.ops`
         pairs: Iterable[tuple[Any, Any]] = [(old, new)]
         if graph_of(old) is None:
+            if [v.shape for v in old.weights] != [v.shape for v in new.weights]:
+                raise InputError(
+                    f"{old.name} has other variables than its copy, as quantized layers can; roll, unroll or fold the "
+                    "network before you quantize it"
+                )
             new.set_weights(old.get_weights())
             pairs = zip(old._flatten_layers(), new._flatten_layers(), strict=True)
         for mine, its in pairs:
@@ -304,7 +310,7 @@ def _copied_graph(model: Any, graph: keras.Model, replacements: Replacements, co
     kind = type(model) if {"inputs", "outputs"} <= parameters.keys() else keras.Model
     copy = kind(inputs, outputs, name=model.name)
     copy.dtype_policy = model.dtype_policy
-    return copy
+    return refuse_alike(copy, model)
 
 
 def again(thing: Any, **changes: Any) -> Any:
@@ -316,6 +322,8 @@ def again(thing: Any, **changes: Any) -> Any:
     try:
         with keras.saving.CustomObjectScope(known):
             return type(thing).from_config({**thing.get_config(), **changes})
+    except InputError:
+        raise
     except (TypeError, ValueError, NotImplementedError) as error:
         raise InputError(
             f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; give it a get_config "

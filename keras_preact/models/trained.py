@@ -152,11 +152,19 @@ def refuse_other_pixels(model: keras.Model) -> keras.Model:
     """
     dtypes = [tensor.dtype for tensor in getattr(model, "inputs", ())]
     if "uint8" in dtypes:
-        specs = model.input_spec
+        # A Sequential model has no specs, and casts before it looks at them; the switch is private to Keras.
+        model._convert_input_args = False
+        specs = model.input_spec or [keras.InputSpec(shape=tuple(tensor.shape)) for tensor in model.inputs]
         for spec, dtype in zip(keras.tree.flatten(specs), dtypes, strict=True):
             spec.dtype = "uint8" if dtype == "uint8" else None
         model.input_spec = specs
     return model
+
+
+def refuse_alike(copy: keras.Model, model: keras.Model) -> keras.Model:
+    """Have a model that was made of another one refuse other pixels if that one does; return it."""
+    refuses = any(getattr(spec, "dtype", None) == "uint8" for spec in keras.tree.flatten(model.input_spec))
+    return refuse_other_pixels(copy) if refuses else copy
 
 
 def _one_mean(mean: np.ndarray, shape: Any) -> np.ndarray:

@@ -12,6 +12,7 @@ from keras_preact.layers import get_shortcut
 from keras_preact.layers.shortcuts import shortcut_config
 from keras_preact.models import get_network
 from keras_preact.training import CosineSchedule, Recipe, RunConfig, RunFolder
+from keras_preact.training.recipe import AdamRecipe
 
 CHOICES = {
     "cifar_resnet": {
@@ -138,6 +139,7 @@ def test_no_two_different_runs_share_a_folder():
         *({"image_size": 64}, {"image_size": 32}, {"only": ("cat", "dog")}, {"only": ("dog", "cat")}, {"devices": 2}),
         *({"devices": 2, "sync_batch_norm": True}, {"skip_corrupt": True}, {"seed": 1}, {"dataset": "cifar10"}),
         *({"recipe": Recipe("paper", steps=5)}, {"recipe": Recipe("paper", steps=6)}, {"dataset": "folder"}),
+        *({"dataset": "folder", "data_dir": "cats"}, {"dataset": "folder", "data_dir": "dogs"}),
     ]
     made = [config(network, options) for network, options in configurations()]
     made += [config(options=options) for options in odd] + [config(**options) for options in others]
@@ -166,6 +168,26 @@ def test_equal_shortcuts_are_equal_however_they_are_said():
     assert shortcut_config("exclusive_gating(gate_bias=6)") != shortcut_config("exclusive_gating")
 
 
+def test_equal_initializers_are_equal_however_they_are_said():
+    import keras
+
+    said = ["he_normal", "HeNormal", keras.initializers.HeNormal()]
+    said.append(keras.saving.serialize_keras_object(said[-1]))
+    assert len({identity(config(options={"kernel_initializer": each})) for each in said}) == 1
+    seeds = {identity(config(options={"kernel_initializer": keras.initializers.HeNormal(seed)})) for seed in (1, 2)}
+    assert len(seeds) == 2
+
+
+def test_arguments_of_a_recipe_that_do_nothing_make_no_other_run():
+    for recipe, change in (
+        (Recipe("mine", 10, augment=False), {"padding": 2}),
+        (AdamRecipe("mine", 10), {"nesterov": True}),
+    ):
+        changed = config(recipe=dataclasses.replace(recipe, **change))
+        assert identity(changed) == identity(config(recipe=recipe))
+    assert identity(config(recipe=Recipe("mine", 10, padding=2))) != identity(config(recipe=Recipe("mine", 10)))
+
+
 def test_what_changes_nothing_of_the_result_makes_no_other_run():
     one = config(options={"depth": 20})
     for change in (
@@ -174,10 +196,12 @@ def test_what_changes_nothing_of_the_result_makes_no_other_run():
         *({"options": {"depth": 20, "dtype": "mixed_bfloat16"}}, {"options": {"depth": 20, "name": "mine"}}),
         *({"options": {"depth": 20, "bottleneck": False}}, {"options": {"depth": 20, "block": "basic"}}),
         *({"options": {"depth": 20, "widen_factor": 1.0}}, {"sync_batch_norm": True}),
+        *({"image_size": 32}, {"skip_corrupt": True}, {"recipe": dataclasses.replace(one.recipe, name="mine")}),
     ):
         assert identity(dataclasses.replace(one, **change)) == identity(one), change
-    folder = config(dataset="folder")
+    folder = config(dataset="folder", data_dir="cats")
     assert identity(dataclasses.replace(folder, image_size=32)) == identity(folder)
+    assert identity(dataclasses.replace(folder, data_dir="dogs")) != identity(folder)
     for change in ({"devices": 2}, {"only": ("cat", "dog")}, {"image_size": 64}, {"recipe": Recipe("demo", 5)}):
         assert identity(dataclasses.replace(one, **change)) != identity(one), change
 

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from keras_preact import InputError
@@ -88,19 +90,43 @@ def test_bad_input_stops_all_workers_with_its_sentence(jobs):
         run_in_workers(jobs, worker("refuses", jobs), 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_all_workers_after_they_have_saved(jobs, number):
+    """Whatever the signal did before: the command, for example, ends at once on Ctrl-C."""
+
     def stop():
         while sum(path.is_dir() for path in (job.path for job in jobs)) < 2:
             time.sleep(0.05)
         time.sleep(0.2)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=stop).start()
-    with pytest.raises(KeyboardInterrupt):
-        run_in_workers(jobs, worker("waits", jobs), 2)
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        threading.Thread(target=stop).start()
+        with pytest.raises(KeyboardInterrupt, match=f"stopped by {number.name}; .*the same command goes on") as stopped:
+            run_in_workers(jobs, worker("waits", jobs), 2)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
+    assert stopped.value.signal_number == number
     assert len(list(jobs[0].path.glob("saved-*"))) == 2
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_ctrl_c_stops_the_commands_workers_and_says_how_to_go_on(tmp_path):
+    """As a user meets it: another process, a real signal."""
+    options = ["--rows", "original-110", "full_preactivation-110", "--results", ".", "--jobs", "2", "--out", "runs"]
+    command = [sys.executable, "-m", "keras_preact", "reproduce", "table2", *options]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment)
+    started, give_up = [], time.monotonic() + 240
+    while len(started) < 2 and time.monotonic() < give_up and process.poll() is None:
+        time.sleep(0.1)
+        started = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 130, errors
+    assert errors.startswith("keras-preact: stopped by SIGINT; ") and errors.count("\n") == 1
+    assert not any(worker.is_running() for worker in started)
 
 
 def test_the_number_of_workers_is_bounded_by_what_is_missing():

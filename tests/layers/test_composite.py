@@ -1,5 +1,7 @@
 """What is frozen inside layers that are made of other layers: after saving, cloning, rolling and unrolling."""
 
+import itertools
+
 import keras
 import numpy as np
 import pytest
@@ -74,6 +76,19 @@ def test_any_set_of_frozen_layers_survives_a_copy(kind):
         assert [v.shape for v in copy.trainable_variables] == [v.shape for v in layer.trainable_variables]
         # Before it is built, the copy says the same.
         assert type(layer).from_config(layer.get_config()).get_config() == layer.get_config()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_all_inner_layers_against_the_whole_survive_a_copy(kind):
+    """All of them thawed in a frozen layer, or frozen in one that is not; built before or after."""
+    make, shape = LAYERS[kind]
+    for at_build, trainable in itertools.product((True, False), repeat=2):
+        layer = make(trainable=at_build)
+        layer.build(shape)
+        layer.trainable = trainable
+        set_frozen(layer, range(len(parts(layer))) if trainable else [])
+        copy = copied(layer, shape)
+        assert (copy.trainable, frozen_parts(copy)) == (trainable, frozen_parts(layer)), (at_build, trainable)
 
 
 def test_numbers_of_layers_that_are_not_there_are_refused():

@@ -116,6 +116,17 @@ def test_a_layer_with_matrices_that_nobody_knows_is_an_error_and_never_0():
     assert multiply_adds(one_layer(Known(), SEQUENCE)) == 10 * 4 * 4
 
 
+def test_operations_whose_products_nobody_counts_are_errors_and_never_0():
+    x, square = keras.Input((6, 8)), keras.Input((4, 4))
+    for operation in (
+        *(ops.vdot(x, x), ops.inner(x, x), ops.fft((x, x))[0], ops.linalg.inv(square), ops.linalg.svd(square)[0]),
+        *(ops.linalg.solve(square, square), ops.map(lambda y: y @ ops.transpose(y), x)),
+        ops.cond(ops.all(x > 0), lambda: x @ np.ones((8, 8), "float32"), lambda: x),
+    ):
+        with pytest.raises(InputError, match="are unknown"):
+            multiply_adds(keras.Model([x, square], operation))
+
+
 def test_every_call_counts_inside_other_models_too():
     backbone = cifar_resnet(8, include_top=False, pooling="avg")
     inputs = keras.Input((32, 32, 3))

@@ -14,6 +14,7 @@ from keras_preact.models import (
     Series,
     cifar_resnet,
     feature_maps,
+    fold,
     freeze,
     imagenet_resnet,
     multiply_adds,
@@ -324,6 +325,19 @@ def test_an_optimizer_that_cannot_be_copied_is_named():
     model.compile(Secretive(1), "mse")
     with pytest.raises(InputError, match="the Secretive 'secretive' cannot be copied"):
         roll(model)
+
+
+def test_a_quantized_layer_is_copied_or_refused_in_a_sentence():
+    """Of int8 and int4 the copy has the same variables; of float8 Keras makes others."""
+    for mode, copy in itertools.product(("int8", "int4"), (roll, fold)):
+        model = tiny(rolled=False)
+        model.quantize(mode)
+        np.testing.assert_allclose(array(copy(model)(X[:, :8, :8])), array(model(X[:, :8, :8])), atol=1e-5)
+    other = tiny(rolled=False)
+    other.quantize("float8")
+    for copy in (roll, fold):
+        with pytest.raises(InputError, match="roll, unroll or fold the network before you quantize it"):
+            copy(other)
 
 
 @pytest.mark.parametrize("scaled", [True, False])

@@ -11,13 +11,17 @@ from keras_preact.models import (
     Patches,
     Tokens,
     cifar_resnet,
+    feature_maps,
+    fold,
     freeze,
     imagenet_resnet,
     reestimate_statistics,
     resized,
+    roll,
     transformer,
     unroll,
 )
+from keras_preact.models.trained import refuse_other_pixels
 
 
 def batches(count=3, size=16, seed=0):
@@ -170,3 +174,25 @@ def test_resized_keeps_the_loss_scale_whatever_the_policy_is_now():
     larger = resized(network, 16)
     larger.compile("sgd", "mse")
     assert isinstance(larger.optimizer, keras.optimizers.LossScaleOptimizer)
+
+
+def test_a_copy_of_a_network_that_takes_pixels_as_they_are_refuses_others():
+    images = keras.Input((8, 8, 3), dtype="uint8")
+    network = cifar_resnet(26, input_tensor=keras.layers.Rescaling(1 / 255)(images))
+    ones = np.ones((2, 8, 8, 3))
+    copies = (roll, fold, feature_maps, lambda model: unroll(roll(model)))
+    for copy in copies:
+        assert copy(network).predict(ones, verbose=0) is not None  # a network that takes others stays so
+    refuse_other_pixels(network)
+    for copy in copies:
+        copy(network).predict(ones.astype("uint8"), verbose=0)
+        with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
+            copy(network).predict(ones, verbose=0)
+
+
+def test_a_sequential_model_refuses_other_pixels_too():
+    inputs = keras.Input((2,), dtype="uint8")
+    model = refuse_other_pixels(keras.Sequential([inputs, keras.layers.Rescaling(1 / 255)]))
+    assert model.predict(np.ones((1, 2), "uint8"), verbose=0).shape == (1, 2)
+    with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
+        model.predict(np.ones((1, 2)), verbose=0)

@@ -14,6 +14,7 @@ from keras_preact.models import (
     Patches,
     Series,
     Tokens,
+    fold,
     get_network,
     multiply_adds,
     postnorm_transformer,
@@ -178,7 +179,7 @@ def quantizable(**options):
 
 def test_a_rolled_network_is_not_quantized_in_part_without_a_word():
     """Keras would quantize the head, and leave the blocks as they are."""
-    with pytest.raises(InputError, match=r"encoder_stack runs one unit in a loop.*unroll the network first"):
+    with pytest.raises(InputError, match=r"encoder_stack runs one unit.*load the network again, and unroll it"):
         quantizable(rolled=True).quantize("int8")
 
 
@@ -194,6 +195,8 @@ def test_an_unrolled_network_is_quantized_and_says_that_it_cannot_be_saved_so(mo
     for copy in (lambda: model.save(tmp_path / "model.keras"), lambda: keras.models.clone_model(model)):
         with pytest.raises(InputError, match=r"save the network before you quantize it"):
             copy()
+    with pytest.raises(InputError, match=r"save the network before you quantize it"):
+        fold(model)
     # The weights alone can be saved, for a network that is quantized alike.
     other = unroll(quantizable(rolled=True))
     other.quantize(mode)

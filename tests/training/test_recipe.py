@@ -6,6 +6,7 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
+from keras_preact.optimizers import KernelAdamW
 from keras_preact.training import (
     RECIPES,
     CosineSchedule,
@@ -134,6 +135,15 @@ def test_decay_of_kernels_alone():
     assert (float(kernel[0]), float(gamma[0])) == (0.25, 0.5)
 
 
+def test_variables_that_are_excluded_in_kerass_way_do_not_decay():
+    for by_name in (True, False):
+        for optimizer in (CoupledSGD(1.0, momentum=0.0, decay=0.5), KernelAdamW(1.0, weight_decay=0.5)):
+            one, other = (keras.Variable([1.0], name=name) for name in ("kernel", "other_kernel"))
+            optimizer.exclude_from_weight_decay(*([None, ["other"]] if by_name else [[other]]))
+            optimizer.apply([keras.ops.zeros((1,))] * 2, [one, other])
+            assert (float(one[0]), float(other[0])) == (0.5, 1.0)
+
+
 def test_the_optimizer_survives_serialization():
     optimizer = RECIPES["short"].optimizer()
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(optimizer))
@@ -144,7 +154,7 @@ def test_the_optimizer_survives_serialization():
 # ---- numbers out of their range -------------------------------------------------------------------------------------
 
 NAN, INF = float("nan"), float("inf")
-NO_RATES = (-1, NAN, INF, -INF, True, "0.1", None)
+NO_RATES = (-1, NAN, INF, -INF, 1e39, 10**400, True, "0.1", None)
 """What is no learning rate and no weight decay. One of a list, none of them computes an error later."""
 NO_SHARES = (-0.1, 1, 1.0, 2, NAN, INF, False, "0.9", None)
 NO_COUNTS = (-1, 0.5, 10.0, NAN, True, "10", None)
@@ -153,13 +163,15 @@ NO_FLAGS = (1, 0, "False", None)
 
 def wrong_arguments():
     """Yield every constructor with every argument that has a range, and every value outside it."""
-    for make in (StepSchedule, CosineSchedule, CoupledSGD):
+    for make in (StepSchedule, CosineSchedule, CoupledSGD, KernelAdamW):
         yield from ((make, "learning_rate", value) for value in NO_RATES)
     for make in (StepSchedule, CosineSchedule):
         yield from ((make, "warmup_steps", value) for value in NO_COUNTS)
     yield from ((StepSchedule, "warmup_learning_rate", value) for value in NO_RATES)
     yield from ((StepSchedule, "drops", value) for value in ((-1, 500), ("500",), (500.0,), (True,), (NAN,), 500, None))
     yield from ((CoupledSGD, "decay", value) for value in NO_RATES)
+    yield from ((KernelAdamW, "weight_decay", value) for value in NO_RATES)
+    yield from ((KernelAdamW, name, value) for name in ("beta_1", "beta_2") for value in NO_SHARES)
     for make in (a_recipe, an_adam_recipe):
         yield from ((make, "weight_decay", value) for value in NO_RATES)
         yield from ((make, name, value) for name in ("steps", "batch_size") for value in (*NO_COUNTS, 0))
