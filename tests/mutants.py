@@ -1,0 +1,140 @@
+"""Which small faults do the tests of a module notice? Run as a process of its own.
+
+`python tests/mutants.py keras_preact/experiments/depth.py --count 10` changes a comparison, an operator, a constant or
+a condition of the module at random, one at a time, in a copy of the repository, and runs the test file that mirrors the
+module, with the module's own examples. It prints each change and whether a test failed, and exits with 1 if fewer than
+nine in ten were noticed.
+"""
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SWAPS = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+}
+SECONDS = 600
+"""A mutant whose tests run longer counts as noticed: it hangs."""
+
+
+def changes(node):
+    """Return functions that each change one thing of a node."""
+    found = []
+    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
+        found.append(lambda n: n.ops.__setitem__(0, SWAPS[type(n.ops[0])]()))
+    if isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)) and type(node.op) in SWAPS:
+        found.append(lambda n: setattr(n, "op", SWAPS[type(n.op)]()))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        found.append(lambda n: setattr(n, "operand", _negated(n.operand)))
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)):
+        found.append(lambda n: setattr(n, "test", _negated(n.test)))
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool):
+        found.append(lambda n: setattr(n, "value", not n.value))
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)):
+        found.append(lambda n: setattr(n, "value", n.value + 1))
+    return found
+
+
+def _negated(test):
+    return ast.UnaryOp(ast.Not(), test)
+
+
+def places(tree):
+    """Return (number of the node, number of the change) for everything that can be changed; annotations left out."""
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        for part in (getattr(node, "annotation", None), getattr(node, "returns", None))
+        if part is not None
+        for inner in ast.walk(part)
+    }
+    nodes = [(k, node) for k, node in enumerate(ast.walk(tree)) if id(node) not in skipped]
+    return [(k, which) for k, node in nodes for which in range(len(changes(node)))]
+
+
+def mutant(tree, place):
+    """Return a changed copy of a module's tree, and what was changed, in words."""
+    tree = copy.deepcopy(tree)
+    node = list(ast.walk(tree))[place[0]]
+    before = ast.unparse(node).splitlines()[0]
+    changes(node)[place[1]](node)
+    return tree, f"line {node.lineno}: {before}  →  {ast.unparse(node).splitlines()[0]}"
+
+
+def test_file(module):
+    """Return the test file that mirrors a module."""
+    inner = module.relative_to("keras_preact")
+    return Path("tests", *inner.parts[:-1], f"test_{inner.name}")
+
+
+def is_noticed(copied, module):
+    """Whether a test of the module fails in the copied repository."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-m", "not slow", "-p", "no:cacheprovider"]
+    files = [str(path) for path in (test_file(module), module) if (copied / path).exists()]
+    environment = {**os.environ, "PYTHONPATH": str(copied), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        ran = subprocess.run([*command, *files], cwd=copied, env=environment, capture_output=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return True
+    return ran.returncode != 0
+
+
+def sample(modules, count, seed):
+    """Try `count` mutants of each module; yield (module, change, whether it was noticed)."""
+    chooser = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        copied = Path(folder)
+        for name in ("keras_preact", "tests", "results", "notebooks", "pyproject.toml", "README.md"):
+            source = ROOT / name
+            (shutil.copytree if source.is_dir() else shutil.copyfile)(source, copied / name)
+        for module in modules:
+            source = (ROOT / module).read_text(encoding="utf-8")
+            tree = ast.parse(source)
+            every = places(tree)
+            for place in chooser.sample(every, min(count, len(every))):
+                changed, what = mutant(tree, place)
+                (copied / module).write_text(ast.unparse(changed), encoding="utf-8")
+                yield module, what, is_noticed(copied, module)
+            (copied / module).write_text(source, encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("modules", nargs="+", type=Path)
+    parser.add_argument("--count", type=int, default=10, help="mutants a module (default: 10)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    noticed = []
+    for module, what, found in sample(options.modules, options.count, options.seed):
+        noticed.append(found)
+        print(f"{'noticed ' if found else 'SURVIVED'} {module} {what}", flush=True)
+    print(f"{sum(noticed)} of {len(noticed)} noticed")
+    return int(sum(noticed) < 0.9 * len(noticed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
