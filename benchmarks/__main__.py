@@ -5,10 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -16,49 +12,11 @@ from pathlib import Path
 
 from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.report import draw, is_of_another_machine, report
+from benchmarks.worker import Worker
 
 ROOT = Path(__file__).parents[1]
 TURN_SECONDS, TURN_STEPS = 2.0, 5
 """How long, and how many steps at least, a subject has its turn: the first steps of it find the caches cold."""
-
-
-class Worker:
-    """A subject in a process of its own."""
-
-    def __init__(self, subject: Subject) -> None:
-        spec = {"subject": subject.function, "arguments": subject.arguments, "precision": subject.precision}
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "3"}
-        # A file, because a pipe that nobody reads would fill and stop the worker; closed by `stop`.
-        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.worker", json.dumps(spec)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **quiet},
-        )
-        self.start = self._answer()
-
-    def steps(self, count: int) -> dict[str, float]:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def _answer(self) -> dict[str, float]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            self.log.seek(0)
-            raise RuntimeError(self.log.read()[-2000:])
-        return json.loads(line)
-
-    def stop(self) -> None:
-        self.process.communicate("")
-        self.log.close()
 
 
 @contextmanager
@@ -66,7 +24,7 @@ def workers(subjects: Sequence[Subject]) -> Iterator[dict[str, Worker]]:
     started: dict[str, Worker] = {}
     try:
         for subject in subjects:
-            started[subject.name] = Worker(subject)
+            started[subject.name] = Worker(subject.function, subject.arguments, subject.precision)
         yield started
     finally:
         for worker in started.values():

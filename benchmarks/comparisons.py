@@ -55,6 +55,7 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     )
     for depth in (20, 110):
         yield _throughput(depth, 128, torch)
+    yield _at_once(110, 128, default)
     for kind in ("training", "inference"):
         for precision in PRECISIONS:
             yield _imagenet(kind, precision)
@@ -109,6 +110,16 @@ def _throughput(depth: int, batch: int, torch: bool) -> Comparison:
     if torch:
         subjects.append(_torch("PyTorch, compiled, bfloat16", depth, batch, compiled=True, bfloat16=True))
     return Comparison(f"throughput {depth}", tuple(subjects), images=batch)
+
+
+def _at_once(depth: int, batch: int, default: str) -> Comparison:
+    """Two steps of one run on all cores, against a step of each of two runs that have a thread each."""
+    size = {"depth": depth, "batch": batch}
+    subjects = (
+        Subject("one run, all threads", "cifar_twice", size, default),
+        Subject("two runs, a thread each", "cifar_at_once", {**size, "runs": 2, "precision": default}, default),
+    )
+    return Comparison(f"at once {depth}", subjects, images=2 * batch)
 
 
 def _imagenet(kind: str, precision: str) -> Comparison:

@@ -152,6 +152,18 @@ DEFAULTS = (
         (Claim("`fit`, 20: 10 steps an execution ÷ one", "fit 20", "fit, 10 steps an execution", "fit"),),
     ),
     Default(
+        "`reproduce` trains a run a core, with one thread each.",
+        "Operations that are not shared among threads wait for nobody.",
+        (
+            Claim(
+                "images/s, 110, batch 128: two runs with a thread each ÷ one run with all",
+                "at once 110",
+                "one run, all threads",
+                "two runs, a thread each",
+            ),
+        ),
+    ),
+    Default(
         "TensorFlow's own number of threads.",
         "With small batches the operations are too short to be shared among threads: two at a time, a thread each, is "
         "faster. `TF_NUM_INTRAOP_THREADS=1` sets it. Larger batches are not in this series.",

@@ -65,6 +65,32 @@ def cifar(
     return training_step(cifar_resnet(depth, rolled=rolled, **options), batch, 32, 10, xla)
 
 
+def cifar_twice(**arguments: Any) -> Step:
+    """Return a step that takes two of `cifar`, one after the other."""
+    step = cifar(**arguments)
+
+    def twice() -> None:
+        step()
+        step()
+
+    return twice
+
+
+def cifar_at_once(runs: int, precision: str, **arguments: Any) -> Step:
+    """Return a step of several runs at once, each in a process of its own with one thread."""
+    from benchmarks.worker import Worker
+
+    workers = [Worker("cifar", arguments, precision, threads=1) for _ in range(runs)]
+
+    def step() -> None:
+        for worker in workers:
+            worker.ask(1)
+        for worker in workers:
+            worker.answer()
+
+    return step
+
+
 def cifar_plain(depth: int, batch: int) -> Step:
     return training_step(plain_network(depth), batch, 32, 10)
 

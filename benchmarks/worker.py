@@ -1,4 +1,7 @@
-"""One subject in a process of its own: builds it, takes its first step, then steps when told. JSON lines both ways."""
+"""One subject in a process of its own: builds it, takes its first step, then steps when told. JSON lines both ways.
+
+`Worker` is the side that asks, `main` the side that measures.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,59 @@ import json
 import os
 import resource
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+class Worker:
+    """A subject in a process of its own."""
+
+    def __init__(self, function: str, arguments: dict[str, Any], precision: str, threads: int | None = None) -> None:
+        spec = {"subject": function, "arguments": arguments, "precision": precision}
+        names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
+        own = {"TF_CPP_MIN_LOG_LEVEL": "3", **(dict.fromkeys(names, str(threads)) if threads else {})}
+        # A file, because a pipe that nobody reads would fill and stop the worker; closed by `stop`.
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.worker", json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, **own},
+        )
+        self.start = self.answer()
+
+    def steps(self, count: int) -> dict[str, float]:
+        self.ask(count)
+        return self.answer()
+
+    def ask(self, count: int) -> None:
+        """Have it take steps; `answer` waits for them."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> dict[str, float]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            self.process.wait()
+            self.log.seek(0)
+            raise RuntimeError(self.log.read()[-2000:])
+        return json.loads(line)
+
+    def stop(self) -> None:
+        self.process.communicate("")
+        self.log.close()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from benchmarks import __main__ as bench
@@ -57,6 +58,21 @@ def test_workers_answer(tmp_path):
     values = bench.measure(comparison, rounds=1)
     assert set(values["ours"]) == {"first_step", "step", "peak_gib"}
     assert all(value > 0 for row in values["ours"].values() for value in row)
+
+
+def test_runs_at_once_take_their_steps_side_by_side():
+    """Their step ends when both have taken one, each with a thread of its own."""
+    from benchmarks.worker import Worker
+
+    size = {"depth": 8, "batch": 2}
+    worker = Worker("cifar_at_once", {**size, "runs": 2, "precision": "float32"}, "float32")
+    try:
+        children = psutil.Process(worker.process.pid).children()
+        settings = [child.environ()["TF_NUM_INTRAOP_THREADS"] for child in children]
+        assert settings == ["1", "1"] and worker.steps(2)["seconds"] > 0
+    finally:
+        worker.stop()
+    assert not [child for child in psutil.wait_procs(children, timeout=60)[1]]
 
 
 def test_a_worker_that_fails_says_how():
