@@ -72,7 +72,8 @@ def test_runs_at_once_take_their_steps_side_by_side():
         assert settings == ["1", "1"] and worker.steps(2)["seconds"] > 0
     finally:
         worker.stop()
-    assert not [child for child in psutil.wait_procs(children, timeout=60)[1]]
+    _, left = psutil.wait_procs(children, timeout=60)
+    assert left == []
 
 
 def test_a_worker_that_fails_says_how():
