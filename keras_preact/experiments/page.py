@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,8 +14,9 @@ from keras_preact.analysis import read_inspection
 from keras_preact.experiments import depth
 from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
 from keras_preact.experiments.report import Line, lines, machine, markdown, title_of, verdict
+from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import EXPERIMENTS, ORDERS, PAPERS_RATE
+from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
 
@@ -36,7 +38,7 @@ def write_results(results: Path) -> Path:
     ]
     parts = [_HEAD, _claim(store), *_depth(store, results)]
     parts += [part for entry in first for part in _table(*entry, store, results)]
-    parts += [_totals(store), *_screening(store, results), *_mechanism(store, results)]
+    parts += [_totals(store), *_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
     parts += [part for entry in others for part in _table(*entry, store, results)]
     parts += _rules_tables(store)
     folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
@@ -161,6 +163,30 @@ def _budgets(store: Store) -> Iterator[Budget]:
     profiles = sorted({run.config.options.get("profile", "paper") for run in store.runs} - {"paper"})
     for budget in BUDGETS.values():
         yield from (budget.of(profile) for profile in ("paper", *profiles))
+
+
+# ---- the demo -----------------------------------------------------------------------------------------------------
+
+
+def _demo(store: Store, results: Path) -> list[str]:
+    """Return what `keras-preact demo` shows, over all seeds that were run."""
+    from keras_preact.plots import orders_figure
+
+    screening = depth.screened(store)
+    cells = {order: screening.get((order, DEMO_DEPTH, PAPERS_RATE), ()) for order in ORDERS}
+    runs = {order: [run for run in cell if math.isfinite(run.error)] for order, cell in cells.items()}
+    if not all(runs.values()):
+        return []
+    curves = {order: [run.folder.metrics() for run in found] for order, found in runs.items()}
+    gap = difference(*([run.error for run in runs[order]] for order in ORDERS))
+    counts = " and ".join(str(len(found)) for found in runs.values())
+    text = (
+        f"`keras-preact demo` trains both orders of a ResNet-{DEMO_DEPTH} on 4,000 images at the paper's learning rate "
+        f"of {PAPERS_RATE:g}. Test error of the original order less that of full pre-activation: {gap} points "
+        f"(n = {counts})."
+    )
+    figure = orders_figure(curves, f"ResNet-{DEMO_DEPTH}, 4,000 images of CIFAR-10, learning rate {PAPERS_RATE:g}")
+    return ["\n".join(["## The demo", "", text, ""]), _drawn(figure, results, "demo")]
 
 
 # ---- the depth study ----------------------------------------------------------------------------------------------

@@ -168,6 +168,7 @@ def _warmup() -> Experiment:
 
 
 ORDERS = ("original", "full_preactivation")
+DEMO_DEPTH = 218
 PAPERS_RATE = 0.1
 RATES = (0.003, 0.01, 0.03, PAPERS_RATE, 0.3)
 PAPERS_WARMUP = "paper's warm-up"

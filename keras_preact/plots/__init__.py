@@ -4,7 +4,7 @@ Figures are told apart by shape as well as by colour, and carry a sentence that 
 """
 
 from keras_preact.plots.base import COLOURS, MARKERS, alt_text, draw, look
-from keras_preact.plots.depth import depth_figure, mechanism_figure, screening_figure
+from keras_preact.plots.depth import depth_figure, mechanism_figure, orders_figure, screening_figure
 from keras_preact.plots.propagation import gradient_figure, lesions_figure, profiles_figure, propagation_figure
 from keras_preact.plots.tables import table_curves_figure, table_figure
 from keras_preact.plots.training import curves_figure, draw_curves
@@ -22,6 +22,7 @@ __all__ = [
     "lesions_figure",
     "look",
     "mechanism_figure",
+    "orders_figure",
     "profiles_figure",
     "propagation_figure",
     "screening_figure",

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import look, new_figure
+from keras_preact.plots.base import Rows, look, new_figure
 
 ORDER_WORDS = {
     "original": "original",
@@ -17,6 +17,43 @@ ORDER_WORDS = {
     "bn_after_addition": "BN after addition",
     "original, warm-up": "original, the paper's warm-up",
 }
+
+
+def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure:
+    """Return test errors against steps, a colour an order: a thin line is a run, the thick one the mean of the runs.
+
+    Args:
+        runs: rows of metrics.csv of each run, by order; with equal steps.
+        title: above the figure.
+
+    Example:
+
+    >>> rows = [{"step": step, "test_error": 900 / step} for step in (10, 20)]
+    >>> axes = orders_figure({"original": [rows, rows]}).axes[0]
+    >>> len(axes.get_lines()), axes.get_legend_handles_labels()[1]
+    (3, ['original (n = 2)'])
+    """
+    said = []
+    for order, each in runs.items():
+        ends = [rows[-1]["test_error"] for rows in each]
+        low, high = min(ends), max(ends)
+        said.append(f"{ORDER_WORDS[order]} {statistics.mean(ends):.1f} ({low:.1f} to {high:.1f}, n = {len(ends)})")
+    alt = f"{title + ': ' if title else ''}test error (%) against training steps. At the end: {'; '.join(said)}."
+    figure = new_figure(alt, 7.0, 4.2, title)
+    axes = figure.add_subplot()
+    for number, (order, each) in enumerate(runs.items()):
+        style = look(number)
+        for rows in each:
+            errors = [row["test_error"] for row in rows]
+            axes.plot([row["step"] for row in rows], errors, color=style["color"], linewidth=0.8, alpha=0.45)
+        steps = [row["step"] for row in each[0]]
+        mean = [statistics.mean(rows[k]["test_error"] for rows in each) for k in range(len(steps))]
+        axes.plot(steps, mean, label=f"{ORDER_WORDS[order]} (n = {len(each)})", linewidth=2.2, markersize=5, **style)
+    axes.set(xlabel="training steps (mini-batches)", ylabel="test error (%)", ylim=(None, 92))
+    axes.set_xlim(left=0)
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return figure
 
 
 def screening_figure(errors: Mapping[str, Mapping[tuple[int, float], float]], works_below: float) -> Figure:

@@ -71,7 +71,9 @@ def confirmation(gaps, spread):
     ],
 )
 def test_expected_gaps_are_judged_by_their_intervals(store, gaps, spread, verdicts):
-    assert judged(store("depth", confirmation(gaps, spread)))[:2] == verdicts
+    found = depth.findings(store("depth", confirmation(gaps, spread)))
+    assert [finding.verdict for finding in found][:2] == verdicts
+    assert found[4].found == "not run"  # nothing was tuned
 
 
 def test_expected_best_rates_are_judged_by_their_course(store):
