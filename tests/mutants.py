@@ -86,9 +86,10 @@ def mutant(tree, place):
 
 
 def test_file(module):
-    """Return the test file that mirrors a module."""
+    """Return the test file that mirrors a module, or else that of its package."""
     inner = module.relative_to("keras_preact")
-    return Path("tests", *inner.parts[:-1], f"test_{inner.name}")
+    own = Path("tests", *inner.parts[:-1], f"test_{inner.name}")
+    return own if (ROOT / own).exists() else Path("tests", f"test_{inner.parts[0]}.py")
 
 
 def is_noticed(copied, module):

@@ -13,12 +13,16 @@ from keras_preact.paper import FAILS, Published
 from keras_preact.plots import (
     alt_text,
     curves_figure,
+    depth_figure,
     draw,
     draw_curves,
     gradient_figure,
     lesions_figure,
+    mechanism_figure,
+    orders_figure,
     profiles_figure,
     propagation_figure,
+    screening_figure,
     table_curves_figure,
     table_figure,
     unit_figure,
@@ -181,3 +185,68 @@ def test_what_stands_on_the_shortcut_is_drawn():
     assert "ExclusiveGating" in texts(figure.axes[0])
     assert "Projection" in texts(figure.axes[1])
     assert "projection: on the shortcut Projection; before the split BN, ReLU" in alt_text(figure)
+
+
+# ---- the depth study ----------------------------------------------------------------------------------------------
+
+
+def test_orders_are_thin_lines_of_runs_and_a_thick_one_of_their_mean():
+    figure = orders_figure({"original": [rows(90, 88), rows(80, 84)], "full_preactivation": [rows(70, 50)]}, "both")
+    axes = figure.axes[0]
+    thin = [list(line.get_ydata()) for line in axes.get_lines() if line.get_linewidth() < 1]
+    thick = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines() if line.get_linewidth() > 2}
+    assert thin == [[90, 88], [80, 84], [70, 50]]
+    assert thick == {"original (n = 2)": [85, 86], "full pre-activation (n = 1)": [70, 50]}
+    assert alt_text(figure) == (
+        "both: test error (%) against training steps. At the end: original 86.0 (84.0 to 88.0, n = 2); "
+        "full pre-activation 50.0 (50.0 to 50.0, n = 1)."
+    )
+
+
+def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
+    errors = {
+        "original": {(20, 0.1): 55.0, (20, 0.3): 79.9, (218, 0.1): 80.0, (218, 0.3): 90.0},
+        "full_preactivation": {(20, 0.1): 54.0, (218, 0.1): 57.0},  # not all of it run
+    }
+    figure = screening_figure(errors, 80.0, {20: 56.0, 218: 71.0})
+    first, second, beside = figure.axes[:3]
+    assert texts(first) == ["55", "80 ✕", "80", "90 ✕", "56", "71"] and texts(second) == ["54", "57"]
+    assert [label.get_text() for label in first.get_yticklabels()] == ["0.1", "0.3", "0.1, warm-up"]
+    lines = {line.get_label(): np.array(line.get_ydata(), float) for line in beside.get_lines()}
+    np.testing.assert_equal(lines["original"], [0.3, np.nan])  # none works at 218 layers
+    np.testing.assert_equal(lines["full pre-activation"], [0.1, 0.1])
+    assert "original: 20 layers 0.3, 218 layers 0; full pre-activation: 20 layers 0.1" in alt_text(figure)
+    image = first.get_images()[0].get_array()
+    np.testing.assert_equal(np.asarray(image), [[55, 80], [79.9, 90], [56, 71]])
+
+
+def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():
+    points = {"original": {110: [38.0, 40.0], 20: [30.0]}, "full_preactivation": {20: [31.0], 110: [35.0, 36.0]}}
+    series = {what: {"at 0.1": points, "tuned": points} for what in ("training loss", "test error (%)")}
+    figure = depth_figure(series)
+    assert len(figure.axes) == 4
+    axes = figure.axes[2]
+    means = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines() if line.get_linewidth() > 1.5}
+    assert means["original"] == [30.0, 39.0] and means["full pre-activation"] == [31.0, 35.5]
+    dots = sorted(y for line in axes.get_lines() if line.get_marker() == "." for y in line.get_ydata())
+    assert dots == [30.0, 31.0, 35.0, 36.0, 38.0, 40.0]
+    low, high = (sorted(axes.collections[0].get_paths()[0].vertices[:, 1])[k] for k in (0, -1))
+    assert (low, high) == (30.0, 40.0) and axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "110"]
+    assert "test error (%) tuned, original: 110 layers 39 (n = 2), 20 layers 30 (n = 1)" in alt_text(figure)
+    assert depth_figure({}).axes  # before anything has been run
+
+
+def test_the_mechanism_has_a_row_a_quantity_and_a_column_a_moment():
+    found = {
+        "direct term": {"before": {"original": {20: 0.5, 110: 0.001}}, "end": {"original": {110: 0.1, 20: 0.4}}},
+        "dead channels": {"before": {"original": {20: 0.0, 110: 0.3}}, "end": {}},
+    }
+    figure = mechanism_figure(found)
+    assert [axes.get_title() for axes in figure.axes] == ["before", "end", "", ""]
+    assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear", "linear"]
+    assert list(figure.axes[1].get_lines()[0].get_xdata()) == [20, 110]
+    assert figure.axes[0].get_ylabel() == "direct term" and "dead channels, before, original: 20 layers 0" in alt_text(
+        figure
+    )
+    assert mechanism_figure({}).axes

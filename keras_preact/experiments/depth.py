@@ -22,6 +22,8 @@ WORKS_BELOW = 80.0
 SAME_WITHIN = 1.0
 """Points within which two errors are equal, where that is what is expected."""
 DEEP_FROM = 110
+WARMED_UP = "original, warm-up"
+"""What runs of the original order with the paper's warm-up are found under."""
 
 WORDS = {
     "original": "original",
@@ -35,7 +37,7 @@ Errors = Mapping[tuple[str, int, float], Sequence[Run]]
 
 
 def screened(store: Store) -> Errors:
-    """Return the runs of the screening; those with the paper's warm-up under the order `original, warm-up`."""
+    """Return the runs of the screening; those with the paper's warm-up under the order `WARMED_UP`."""
     return _by_cell(store, "screening", "demo")
 
 
@@ -49,7 +51,7 @@ def _by_cell(store: Store, experiment: str, budget: str) -> Errors:
     for row in EXPERIMENTS[experiment].rows:
         runs = store.with_any_seed(BUDGETS[budget].config(row, 0, "float32"))
         if runs:
-            order = row.options["placement"] + (", warm-up" if row.warmup_learning_rate is not None else "")
+            order = row.options["placement"] if row.warmup_learning_rate is None else WARMED_UP
             found[order, int(row.network.removeprefix("depth-")), row.learning_rate or PAPERS_RATE] = runs
     return found
 

@@ -201,13 +201,16 @@ def _screening(store: Store, results: Path) -> list[str]:
     errors: dict[str, dict[tuple[int, float], float]] = {}
     for (order, at, rate), cell in runs.items():
         errors.setdefault(order, {})[at, rate] = statistics.mean(depth.counted(cell))
+    warmed_up = {at: error for (at, _), error in errors.pop(depth.WARMED_UP, {}).items()}
+    if not errors:
+        return []
     count = sum(map(len, runs.values()))
     text = (
         f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images; {count} runs, most cells have "
         f"one seed. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
     )
     head = "## Screening: which learning rates work at which depth?"
-    figure = screening_figure(errors, depth.WORKS_BELOW)
+    figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up)
     return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening")]
 
 

@@ -15,7 +15,7 @@ ORDER_WORDS = {
     "original": "original",
     "full_preactivation": "full pre-activation",
     "bn_after_addition": "BN after addition",
-    "original, warm-up": "original, the paper's warm-up",
+    "original, warm-up": "original, warm-up",
 }
 
 
@@ -56,12 +56,19 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
     return figure
 
 
-def screening_figure(errors: Mapping[str, Mapping[tuple[int, float], float]], works_below: float) -> Figure:
-    """Return a map of test errors for each order: a row a learning rate, a column a depth; what fails is crossed out.
+def screening_figure(
+    errors: Mapping[str, Mapping[tuple[int, float], float]],
+    works_below: float,
+    warmed_up: Mapping[int, float] | None = None,
+) -> Figure:
+    """Return a map of test errors for each order, and beside them the largest learning rate that works against depth.
+
+    A row is a learning rate, a column a depth; what fails is crossed out.
 
     Args:
         errors: test errors (%) by order, depth and learning rate.
         works_below: the error from which on a learning rate counts as failing.
+        warmed_up: test errors of the first order with the paper's warm-up, by depth.
 
     Example:
 
@@ -71,32 +78,48 @@ def screening_figure(errors: Mapping[str, Mapping[tuple[int, float], float]], wo
     """
     depths = sorted({depth for cells in errors.values() for depth, _ in cells})
     rates = sorted({rate for cells in errors.values() for _, rate in cells})
-    said = []
-    for order, cells in errors.items():
-        working = {d: max((r for r in rates if cells.get((d, r), 100) < works_below), default=0.0) for d in depths}
-        largest = ", ".join(f"{depth} layers {rate:g}" for depth, rate in working.items())
-        said.append(f"{ORDER_WORDS[order]}: {largest}")
+    largest = {
+        order: {d: max((r for r in rates if cells.get((d, r), 100) < works_below), default=0.0) for d in depths}
+        for order, cells in errors.items()
+    }
+    said = [
+        f"{ORDER_WORDS[order]}: " + ", ".join(f"{depth} layers {rate:g}" for depth, rate in found.items())
+        for order, found in largest.items()
+    ]
     alt = f"Test error by depth and learning rate. The largest learning rate that works: {'; '.join(said)}."
-    figure = new_figure(alt, 3.3 * max(len(errors), 1) + 0.6, 3.3)
-    panels = figure.subplots(1, max(len(errors), 1), squeeze=False, sharey=True)[0]
-    for axes, (order, cells) in zip(panels, errors.items(), strict=False):
-        values = [[cells.get((depth, rate), math.nan) for depth in depths] for rate in rates]
-        image = axes.imshow(values, cmap="cividis_r", vmin=50, vmax=90, origin="lower", aspect="auto")
-        for row, rate in enumerate(rates):
-            for column, depth in enumerate(depths):
-                error = cells.get((depth, rate))
-                if error is not None:
-                    fails, dark = error >= works_below, error > 72
-                    words, colour = f"{error:.0f}" + " ✕" * fails, "white" if dark else "black"
-                    axes.text(column, row, words, ha="center", va="center", fontsize=8, color=colour)
+    figure = new_figure(alt, 2.9 * len(errors) + 3.6, 3.4)
+    *panels, beside = figure.subplots(1, len(errors) + 1)
+    labels = [f"{rate:g}" for rate in rates] + ["0.1, warm-up"] * bool(warmed_up)
+    for number, (axes, (order, cells)) in enumerate(zip(panels, errors.items(), strict=True)):
+        rows = [{depth: cells[depth, rate] for depth in depths if (depth, rate) in cells} for rate in rates]
+        rows += [dict(warmed_up) if number == 0 else {}] if warmed_up else []
+        image = _draw_map(axes, rows, depths, works_below)
         axes.set_title(ORDER_WORDS[order], fontsize=10)
-        axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
-        axes.set_yticks(range(len(rates)), [f"{rate:g}" for rate in rates])
+        axes.set_yticks(range(len(labels)), labels if number == 0 else [])
         axes.set_xlabel("layers")
+        style = look(number)
+        beside.plot(depths, [largest[order][depth] or math.nan for depth in depths], label=ORDER_WORDS[order], **style)
     panels[0].set_ylabel("learning rate")
-    if errors:
-        figure.colorbar(image, ax=list(panels), label="test error (%)")
+    figure.colorbar(image, ax=panels, label="test error (%)")
+    beside.set_yscale("log")
+    beside.set_yticks(rates, [f"{rate:g}" for rate in rates])
+    beside.set_title("largest rate that works", fontsize=10)
+    beside.set_xlabel("layers")
+    _depth_axis(beside, set(depths))
+    beside.legend(frameon=False, fontsize=8)
     return figure
+
+
+def _draw_map(axes: Any, rows: Sequence[Mapping[int, float]], depths: Sequence[int], works_below: float) -> Any:
+    """Draw errors by row and depth as a map, with their numbers; return the image."""
+    values = [[row.get(depth, math.nan) for depth in depths] for row in rows]
+    image = axes.imshow(values, cmap="cividis_r", vmin=50, vmax=90, origin="lower", aspect="auto")
+    for place, row in enumerate(rows):
+        for depth, error in row.items():
+            words, colour = f"{error:.0f}" + " ✕" * (error >= works_below), "white" if error > 72 else "black"
+            axes.text(depths.index(depth), place, words, ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
+    return image
 
 
 def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Sequence[float]]]]]) -> Figure:
@@ -164,13 +187,13 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
     moments = list(next(iter(found.values()), {}))
     figure = new_figure(alt, 3.4 * max(len(moments), 1), 0.6 + 2.5 * max(len(found), 1))
     grid = figure.subplots(max(len(found), 1), max(len(moments), 1), squeeze=False, sharex=True, sharey="row")
-    for panels, (quantity, by_moment) in zip(grid, found.items(), strict=False):
+    for row, (panels, (quantity, by_moment)) in enumerate(zip(grid, found.items(), strict=False)):
         for axes, (moment, orders) in zip(panels, by_moment.items(), strict=True):
             for number, (order, points) in enumerate(orders.items()):
                 depths = sorted(points)
                 values = [points[depth] for depth in depths]
                 axes.plot(depths, values, label=ORDER_WORDS[order], linewidth=1.4, markersize=4, **look(number))
-            if panels is grid[0]:
+            if row == 0:
                 axes.set_title(moment, fontsize=10)
             _depth_axis(axes, {depth for points in orders.values() for depth in points})
         values = [value for orders in by_moment.values() for points in orders.values() for value in points.values()]
