@@ -255,8 +255,9 @@ BUDGETS = {
         ),
         Budget(
             "demo",
-            "what `keras-preact demo` does: the bundled 4,000 images at 16×16 pixels, 310 steps: seconds to minutes a "
-            "run, after which an error says how easily a network trains, not how good it gets",
+            f"what `keras-preact demo` does: the bundled 4,000 images at 16×16 pixels, {get_recipe('demo').steps} "
+            "steps, after which an error says how easily a network trains, not how good it gets: seconds to minutes a "
+            "run",
             by_depth(DEPTHS[:-1]),
             {"4,000 images": "bundled"},
             {"bundled": get_recipe("demo")},

@@ -184,13 +184,13 @@ def _screening() -> Experiment:
         for order in (*ORDERS, "bn_after_addition")
         for rate in RATES
     ]
-    # The paper's warm-up takes 400 of 64,000 steps, once through the images: a fifth of the steps here.
+    # The paper's warm-up takes 400 of 64,000 steps, once through the images. Here that is a fourth of the steps.
     rows += [
         dataclasses.replace(
             _depth_row("original", depth, PAPERS_RATE, "4,000 images"),
             name=f"original-{depth}-warmup",
             title=f"{_SHORT['original']}, {depth} layers, the {PAPERS_WARMUP}: 0.01, then 0.1",
-            warmup=0.2,
+            warmup=0.25,
             warmup_learning_rate=0.01,
         )
         for depth in DEPTHS[:-1]
