@@ -216,8 +216,11 @@ def folder_name(config: RunConfig) -> str:
     'demo-bundled-cifar_resnet-32-original-dropout_rate_0.5-seed2'
     >>> folder_name(RunConfig(options={"shortcut": "exclusive_gating(gate_bias=-6)"}))
     'demo-bundled-cifar_resnet-exclusive_gating_gate_bias_-6-seed0'
+    >>> folder_name(RunConfig(options={"depth": 218, "bottleneck": False}, image_size=16))
+    'demo-bundled_16px-cifar_resnet-218-no_bottleneck-seed0'
     """
-    words = [config.recipe.name, config.dataset, config.network, *itertools.starmap(_word, config.options.items())]
+    data = config.dataset if config.image_size is None else f"{config.dataset}_{config.image_size}px"
+    words = [config.recipe.name, data, config.network, *itertools.starmap(_word, config.options.items())]
     if not _words_say_all(config):
         resolved = json.dumps(_plain(_resolved_config(config, with_seed=False)), sort_keys=True)
         words.append(hashlib.sha256(resolved.encode()).hexdigest()[:8])
@@ -244,7 +247,7 @@ def _readable(text: str) -> str:
 def _words_say_all(config: RunConfig) -> bool:
     """Whether no other configuration has the same words."""
     usual = RunConfig(recipe=config.recipe)
-    others = ("image_size", "only", "skip_corrupt", "devices", "sync_batch_norm")
+    others = ("only", "skip_corrupt", "devices", "sync_batch_norm")
     if config.dataset == "folder" or any(getattr(config, key) != getattr(usual, key) for key in others):
         return False
     known = RECIPES.get(config.recipe.name, config.recipe)
