@@ -203,22 +203,24 @@ def report(results: dict[str, Any]) -> str:
 
 
 def _claims_table(results: dict[str, Any]) -> list[str]:
-    rows = ["| ratio | measured | wanted | |", "|---|---|---|---|"]
-    for claim in CLAIMS:
-        ratio = claim.ratio(results)
-        measured = "not measured" if ratio is None else f"{ratio:.2f}"
-        verdict = "" if ratio is None else "holds" if claim.holds(ratio) else "does not hold"
-        rows.append(f"| {claim.text} | {measured} | {claim.bound} | {verdict} |")
-    return [*rows, ""]
+    """Return the bounds as Markdown, those whose comparisons are in the series."""
+    ratios = [(claim, ratio) for claim in CLAIMS if (ratio := claim.ratio(results)) is not None]
+    rows = [
+        f"| {claim.text} | {ratio:.2f} | {claim.bound} | {'holds' if claim.holds(ratio) else 'does not hold'} |"
+        for claim, ratio in ratios
+    ]
+    return ["| ratio | measured | wanted | |", "|---|---|---|---|", *rows, ""] if rows else []
 
 
 def _defaults(results: dict[str, Any]) -> list[str]:
-    lines = ["## Defaults chosen by measurement", ""]
+    """Return the defaults as Markdown, those of which the series measured something."""
+    lines = []
     for default in DEFAULTS:
-        ratios = [(claim.text, claim.ratio(results)) for claim in default.ratios]
-        measured = "; ".join(f"{text} {'not measured' if r is None else f'**{r:.2f}**'}" for text, r in ratios)
-        lines += [f"* **{default.what}** {default.reason} Measured: {measured}."]
-    return [*lines, ""]
+        ratios = [(claim.text, ratio) for claim in default.ratios if (ratio := claim.ratio(results)) is not None]
+        if ratios:
+            measured = "; ".join(f"{text} **{ratio:.2f}**" for text, ratio in ratios)
+            lines += [f"* **{default.what}** {default.reason} Measured: {measured}."]
+    return ["## Defaults chosen by measurement", "", *lines, ""] if lines else []
 
 
 def _profiles(profiles: dict[str, dict[str, float]]) -> list[str]:
@@ -267,10 +269,11 @@ def _rounds(count: int) -> str:
 def _machine(results: dict[str, Any]) -> str:
     environment = results["environment"]
     hardware, versions = environment["hardware"], environment["versions"]
+    processor = hardware["processor"] + (f" ({hardware['instructions']})" if hardware.get("instructions") else "")
     cards = ", ".join(hardware["accelerators"]) or "no GPU"
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"{hardware['cores']} cores of {hardware['processor']}, {hardware['memory_gib']} GiB, {cards}. {software}. "
+        f"{hardware['cores']} cores of {processor}, {hardware['memory_gib']} GiB, {cards}. {software}. "
         f"Commits: {', '.join(_commits(results))}."
     )
 

@@ -95,7 +95,7 @@ def test_the_report_gives_medians_and_ratios():
     text = report.report(results(a={"ours": {"step": [1.0, 2.0, 9.0]}, "theirs": {"step": [4.0, 5.0, 3.0]}}))
     assert "| ours | 2 | 1.00 | 4 |" in text
     assert "| theirs | 4 | 2.00 | 2 |" in text
-    assert "| images/s: fit ÷ bare step | not measured | ≥ 0.97 |  |" in text
+    assert "fit ÷ bare step" not in text and "Defaults" not in text  # of comparisons that are not in the series
 
 
 def test_a_claim_takes_the_best_of_the_others_and_says_whether_it_holds():

@@ -317,7 +317,7 @@ RECIPES: dict[str, Recipe] = {
             decays="kernels",
         ),
         # The bundled 4,000 images, 4 times. Small batches, because steps are scarce; flips alone, because passes are.
-        Recipe("demo", steps=248, batch_size=64, schedule=CosineSchedule(0.1, warmup_steps=24), padding=0),
+        Recipe("demo", steps=186, batch_size=64, schedule=CosineSchedule(0.1, warmup_steps=18), padding=0),
     )
 }
 

@@ -113,7 +113,7 @@ def test_the_depth_study_differs_in_order_depth_and_rate_alone():
     cells = {(c.options["depth"], c.options["placement"], c.recipe.schedule) for c in screening.values()}
     assert len(cells) == len(screening) == 5 * (3 * 5 + 1)
     assert {(c.dataset, c.image_size, c.recipe.steps, c.recipe.batch_size) for c in screening.values()} == {
-        ("bundled", 16, 248, 64)
+        ("bundled", 16, 186, 64)
     }
     assert screening["original-218-0.1"].recipe == RECIPES["demo"]
     warmed = screening["original-218-warmup"].recipe.schedule
