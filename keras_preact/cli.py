@@ -92,10 +92,10 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument(
         "table",
         metavar="TABLE",
-        help="table1, table2, table3, table5, resnet20, extensions, warmup, initialization or all",
+        help="table1, table2, table3, table5, resnet20, screening, depth, extensions, warmup, initialization or all",
     )
     reproduce.add_argument(
-        "--budget", default="smoke", help="smoke (default), cpu, deep or paper; --cost says how long"
+        "--budget", default="smoke", help="smoke (default), demo, cpu, deep or paper; --cost says how long"
     )
     reproduce.add_argument(
         "--profile", default="paper", help="whose networks and recipe, in a table of their own (default: paper)"

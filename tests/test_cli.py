@@ -23,6 +23,7 @@ from rich.console import Console
 
 from keras_preact import InputError
 from keras_preact.cli import _images_for, main
+from keras_preact.experiments import BUDGETS, EXPERIMENTS
 from keras_preact.interop import load_safetensors
 from keras_preact.training import RunFolder, Taken, next_free_folder
 
@@ -195,7 +196,10 @@ def test_inspect_writes_a_page(here, capsys):
     (here / "results").mkdir()
     assert main(["results", "--keep", "report"]) == 0
     page = (here / "results" / "README.md").read_text()
-    assert "| [report](report/run.json) | resnet8_original, float32 | at initialization | 8 bundled test images" in page
+    assert (
+        "| [report](profiles/report/run.json) | resnet8_original, float32 | at initialization | 8 bundled test images"
+        in page
+    )
     assert (here / "results" / "figures" / "profiles-3-units.svg").exists() and "figures/profiles-3-units.svg" in page
 
 
@@ -232,7 +236,7 @@ def test_reproduce_lists_the_runs_of_another_profile_apart(here, capsys):
 
 def test_reproduce_prints_the_table(here, capsys):
     """Of runs that are kept: nothing is trained."""
-    record = json.loads((RESULTS / "cpu-cifar10-cifar_resnet-32-original-seed0" / "run.json").read_text())
+    record = json.loads((RESULTS / "runs/table1/cpu-cifar10-cifar_resnet-32-original-seed0" / "run.json").read_text())
     assert main(["reproduce", "table2", "--budget", "cpu", "--results", str(RESULTS)]) == 0
     assert re.search(rf"(?m)^original-110 .*\b{record['result']['test_error']:.2f}\b", text(capsys))
     assert not (here / "runs").exists()
@@ -344,9 +348,7 @@ def test_reproduce_lists_each_run_of_all_tables_once(here, capsys):
     assert main(["reproduce", "all", "--budget", "paper", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sum("original-110" in line for line in lines) == 0  # Table 1 has it, under another name
-    assert {line.split()[0] for line in lines if line.endswith("missing")} == {
-        "table1", "table2", "table3", "table5", "resnet20", "extensions", "warmup"
-    }  # fmt: skip
+    assert {line.split()[0] for line in lines if line.endswith("missing")} == set(EXPERIMENTS) - {"screening"}
 
 
 def test_reproduce_lists_what_is_missing(here, capsys):
@@ -404,7 +406,7 @@ REFUSED = {
     "profile to compare with": (["info", "cifar_resnet", "--against", "timm"], "timm has no CIFAR networks"),
     "table": (
         ["reproduce", "table9"],
-        "known: table1, table2, table3, table5, resnet20, extensions, warmup, initialization, all",
+        f"known: {', '.join(EXPERIMENTS)}, initialization, all",
     ),
     "rows of every table": (["reproduce", "all", "--rows", "original"], "each table has its own rows"),
     "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),
@@ -418,7 +420,7 @@ REFUSED = {
         "cifar_resnet takes images, and reviews has sequences",
     ),
     "heads": (["train", "--model", "prenorm-transformer", "--dim", "10"], "4 heads do not divide a width of 10"),
-    "budget": (["reproduce", "table1", "--budget", "gpu"], "known: smoke, cpu, deep, paper"),
+    "budget": (["reproduce", "table1", "--budget", "gpu"], f"known: {', '.join(BUDGETS)}"),
     "row": (["reproduce", "table1", "--rows", "orignal"], "did you mean 'original'"),
     "row of another budget": (
         ["reproduce", "table3", "--rows", "cifar100-164-original"],

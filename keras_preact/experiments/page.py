@@ -120,6 +120,8 @@ def _depth(store: Store, results: Path) -> list[str]:
 
 def _totals(store: Store) -> str:
     """Say how many runs there are, how many hours they took, and on what."""
+    if not store.runs:
+        return ""
     hours = sum(float(run.record["seconds"]) for run in store.runs) / 3600
     where = Counter(machine(run).rsplit(", ", 1)[0] for run in store.runs).most_common()
     return f"In all {len(store.runs)} runs, {hours:.0f} hours: " + "; ".join(f"{n} on {on}" for on, n in where) + ".\n"

@@ -117,7 +117,7 @@ def test_the_depth_study_differs_in_order_depth_and_rate_alone():
     }
     assert screening["original-218-0.1"].recipe == RECIPES["demo"]
     warmed = screening["original-218-warmup"].recipe.schedule
-    assert (warmed.learning_rate, warmed.warmup_learning_rate, warmed.warmup_steps) == (0.1, 0.01, 62)
+    assert (warmed.learning_rate, warmed.warmup_learning_rate, warmed.warmup_steps) == (0.1, 0.01, 46)
     deep = {row.name: BUDGETS["deep"].config(row, 0, "float32") for row in EXPERIMENTS["depth"].rows}
     assert {config.options["depth"] for config in deep.values()} == {20, 56, 110, 218, 434, 1001}
     for order in ("original", "full_preactivation"):
