@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_preact.errors import printable
-from keras_preact.training.tasks import errors
+from keras_preact.training.tasks import errors, training_error
 
 console = Console()
 _open_bar: ProgressBar | None = None
@@ -83,6 +83,8 @@ class ProgressBar(keras.callbacks.Callback):
 class SideBySide:
     """Trainings that take turns: a live table of their errors, an epoch a row, above one bar for all of them.
 
+    The last row is the epoch that is being trained: its training error so far changes with each step.
+
     Where the output is not a terminal, one line an epoch.
 
     Args:
@@ -93,6 +95,7 @@ class SideBySide:
     def __init__(self, names: Mapping[str, str], steps: int) -> None:
         self.names = dict(names)
         self.epochs: dict[int, dict[str, tuple[float, float]]] = {}
+        self._running: dict[str, float] = {}
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn()
         )
@@ -111,7 +114,7 @@ class SideBySide:
     def callback(self, name: str) -> keras.callbacks.Callback:
         """Return what tells this display how the training of that name goes."""
         return keras.callbacks.LambdaCallback(
-            on_train_batch_end=lambda batch, logs: self._bar.advance(self._task),
+            on_train_batch_end=lambda batch, logs: self._step(name, logs),
             on_epoch_end=lambda epoch, logs: self._add(epoch + 1, name, errors(logs)),
         )
 
@@ -121,15 +124,20 @@ class SideBySide:
             self.epochs.setdefault(int(row["epoch"]), {})[name] = row["train_error"], row["test_error"]
         self._bar.advance(self._task, rows[-1]["step"] if rows else 0)
 
+    def _step(self, name: str, logs: Any) -> None:
+        self._bar.advance(self._task)
+        self._running[name] = training_error(logs)
+
     def _add(self, epoch: int, name: str, found: tuple[float, float]) -> None:
         self.epochs.setdefault(epoch, {})[name] = found
+        self._running.pop(name, None)
         if not console.is_terminal and len(self.epochs[epoch]) == len(self.names):
             said = ", ".join(f"{words} {self.epochs[epoch][each][1]:.1f}" for each, words in self.names.items())
             say(f"epoch {epoch}: test error (%) {said}{self._gap(epoch, '; gap ')}")
 
     def _gap(self, epoch: int, before: str = "") -> str:
         """Return by how many points the first training's test error is above the last one's."""
-        found = self.epochs[epoch]
+        found = self.epochs.get(epoch, {})
         if len(self.names) < 2 or len(found) < len(self.names):
             return ""
         first, *_, last = self.names
@@ -138,10 +146,19 @@ class SideBySide:
     def _shown(self) -> Group:
         heads = ["epoch", *(f"{words}: training / test error" for words in self.names.values()), "gap"]
         rows = []
-        for epoch, found in sorted(self.epochs.items()):
-            cells = [" / ".join(f"{error:.1f}" for error in found.get(name, ())) for name in self.names]
-            rows.append([str(epoch), *cells, self._gap(epoch)])
+        for epoch in range(1, max(self._epoch(name) for name in self.names) + 1):
+            rows.append([str(epoch), *(self._cell(epoch, name) for name in self.names), self._gap(epoch)])
         return Group(table(heads, rows), self._bar)
+
+    def _epoch(self, name: str) -> int:
+        """Return the last epoch of a training of which there is something to show."""
+        return sum(name in found for found in self.epochs.values()) + (name in self._running)
+
+    def _cell(self, epoch: int, name: str) -> str:
+        found = self.epochs.get(epoch, {}).get(name)
+        if found is not None:
+            return " / ".join(f"{error:.1f}" for error in found)
+        return f"{self._running[name]:.1f} / …" if name in self._running and epoch == self._epoch(name) else ""
 
 
 class Status:

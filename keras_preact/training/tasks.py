@@ -57,6 +57,19 @@ def errors(logs: Mapping[str, Any]) -> tuple[float, float]:
     >>> errors({"loss": 2.0, "accuracy": 0.75, "val_accuracy": 0.5})
     (25.0, 50.0)
     """
-    task = next(task for task in TASKS.values() if task.metric_name in logs)
-    name = task.metric_name
-    return task.error(float(logs[name])), task.error(float(logs[f"val_{name}"]))
+    task = _task_of(logs)
+    return training_error(logs), task.error(float(logs[f"val_{task.metric_name}"]))
+
+
+def training_error(logs: Mapping[str, Any]) -> float:
+    """Return the training error, given the logs that Keras gives at the end of a step or of an epoch.
+
+    >>> training_error({"loss": 2.0, "accuracy": 0.75})
+    25.0
+    """
+    task = _task_of(logs)
+    return task.error(float(logs[task.metric_name]))
+
+
+def _task_of(logs: Mapping[str, Any]) -> Task:
+    return next(task for task in TASKS.values() if task.metric_name in logs)
