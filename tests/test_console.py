@@ -1,0 +1,69 @@
+"""What the command shows while it works."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from keras_preact import console
+from keras_preact.console import SideBySide
+
+NAMES = {"original": "original", "full": "full pre-activation"}
+
+
+def logs(train, test=None):
+    found = {"loss": 1.0, "accuracy": 1 - train / 100}
+    return found if test is None else {**found, "val_accuracy": 1 - test / 100}
+
+
+def shown(display):
+    """Return the rows of the live table, cells by column."""
+    page = Console(file=io.StringIO(), width=120)
+    page.print(display._shown())
+    lines = [line for line in page.file.getvalue().splitlines() if line[:1].isspace() or line[:1].isdigit()]
+    return [line.split() for line in lines if line.split() and line.split()[0].isdigit()]
+
+
+@pytest.fixture
+def display():
+    return SideBySide(NAMES, steps=8)
+
+
+def test_the_epoch_that_is_trained_shows_its_error_so_far(display):
+    original, full = (display.callback(name) for name in NAMES)
+    original.on_train_batch_end(0, logs(90.0))
+    assert shown(display) == [["1", "90.0", "/", "…"]]
+    original.on_train_batch_end(1, logs(80.0))
+    assert shown(display) == [["1", "80.0", "/", "…"]]
+    original.on_epoch_end(0, logs(80.0, 85.0))
+    full.on_train_batch_end(0, logs(70.0))
+    assert shown(display) == [["1", "80.0", "/", "85.0", "70.0", "/", "…"]]
+
+
+def test_the_gap_stands_beside_the_epochs_that_both_have_finished(display):
+    original, full = (display.callback(name) for name in NAMES)
+    for epoch, (first, second) in enumerate([(85.0, 80.5), (84.0, 64.0)]):
+        original.on_epoch_end(epoch, logs(80.0, first))
+        full.on_epoch_end(epoch, logs(70.0, second))
+    original.on_train_batch_end(0, logs(60.0))
+    assert [row[-1] for row in shown(display)] == ["+4.5", "+20.0", "…"]
+
+
+def test_a_display_that_is_taken_up_again_knows_the_epochs_before(display):
+    for name in NAMES:
+        display.resume(name, [{"epoch": 1.0, "step": 2.0, "train_error": 80.0, "test_error": 82.0}])
+    display.callback("full").on_train_batch_end(0, logs(75.0))
+    assert shown(display) == [
+        ["1", "80.0", "/", "82.0", "80.0", "/", "82.0", "+0.0"],
+        ["2", "75.0", "/", "…"],
+    ]
+    assert display._bar.tasks[0].completed == 5
+
+
+def test_without_a_terminal_a_finished_epoch_is_a_line(display, monkeypatch):
+    page = io.StringIO()
+    monkeypatch.setattr(console, "console", Console(file=page, width=120))
+    display.callback("original").on_epoch_end(0, logs(80.0, 85.0))
+    assert page.getvalue() == ""
+    display.callback("full").on_epoch_end(0, logs(70.0, 60.0))
+    assert page.getvalue() == "epoch 1: test error (%) original 85.0, full pre-activation 60.0; gap +25.0\n"
