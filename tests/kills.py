@@ -126,10 +126,18 @@ def digest(arrays):
 
 
 def checkpoint_digest(path):
+    """Return a hash of the state, and of what is noted beside it but for times and the history of the run."""
     import numpy as np
 
+    from keras_preact.training.checkpoints import ABOUT
+
     with np.load(path, allow_pickle=False) as data:
-        return digest({name: data[name] for name in data.files})
+        arrays = {name: data[name] for name in data.files}
+    about = json.loads(arrays.pop(ABOUT).tobytes())
+    notes = about["notes"]
+    rows = [{name: value for name, value in row.items() if name != "seconds"} for row in notes["metrics"]]
+    said = json.dumps([about["step"], about["names"], rows, notes["record"]["config"]])
+    return digest({**arrays, ABOUT: np.frombuffer(said.encode(), "uint8")})
 
 
 def model_digest(path):
@@ -316,15 +324,15 @@ def undisturbed(folder, steps, shared, log):
 
         digests, save = {}, Checkpoint.save
 
-        def noting(self, step):
-            digests[step] = checkpoint_digest(save(self, step))
+        def noting(self, step, notes):
+            digests[step] = checkpoint_digest(save(self, step, notes))
 
         Checkpoint.save = noting
         live(folder / "whole", steps, shared)
         (folder / "digests.json").write_text(json.dumps(digests))
 
     if wait(fork(work, log)):
-        raise RuntimeError(f"the undisturbed run failed; see {log.name}")
+        raise RuntimeError(f"the undisturbed run failed:\n{Path(log.name).read_text(errors='replace')}")
     return Reference(folder / "whole", json.loads((folder / "digests.json").read_text()))
 
 
@@ -389,22 +397,21 @@ def resume_points(run):
 
 def save_in_place():
     """Have the state written over itself, as a program does that gives no thought to kills."""
-    import numpy as np
+    from keras_preact.training import Checkpoint, checkpoints
 
-    from keras_preact.training import Checkpoint
+    save = Checkpoint.save
 
-    def save(self, step):
-        self.folder.mkdir(exist_ok=True)
+    @contextlib.contextmanager
+    def in_place(path, aside):
+        yield path
+
+    def after_the_others(self, step, notes):
         for old in self.files():
             old.unlink()
-        path = self.folder / f"step-{step:09d}.npz"
-        arrays = {f"{i:05d}": np.asarray(variable) for i, variable in enumerate(self.variables())}
-        about = np.frombuffer(json.dumps({"step": step, "names": self._names()}).encode(), np.uint8)
-        with open(path, "wb") as file:
-            np.savez(file, about=about, **arrays)
-        return path
+        return save(self, step, notes)
 
-    Checkpoint.save = save
+    checkpoints.written_aside = in_place
+    Checkpoint.save = after_the_others
 
 
 def forget_random_state():
