@@ -117,7 +117,7 @@ def read_propagation(folder: Path) -> list[dict[str, Any]]:
 def at_moments(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return measurements by moment: `"before"`, `"early"` (after step 50) and `"end"`, as far as they are there.
 
-    >>> list(at_moments([{"step": 0}, {"step": 50}, {"step": 186}]))
+    >>> list(at_moments([{"step": 0}, {"step": 50}, {"step": 124}]))
     ['before', 'early', 'end']
     """
     names = {0: "before", EARLY_STEP: "early"}

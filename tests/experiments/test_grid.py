@@ -113,11 +113,11 @@ def test_the_depth_study_differs_in_order_depth_and_rate_alone():
     cells = {(c.options["depth"], c.options["placement"], c.recipe.schedule) for c in screening.values()}
     assert len(cells) == len(screening) == 5 * (3 * 5 + 1)
     assert {(c.dataset, c.image_size, c.recipe.steps, c.recipe.batch_size) for c in screening.values()} == {
-        ("bundled", 16, 186, 64)
+        ("bundled", 16, 124, 64)
     }
     assert screening["original-218-0.1"].recipe == RECIPES["demo"]
     warmed = screening["original-218-warmup"].recipe.schedule
-    assert (warmed.learning_rate, warmed.warmup_learning_rate, warmed.warmup_steps) == (0.1, 0.01, 46)
+    assert (warmed.learning_rate, warmed.warmup_learning_rate, warmed.warmup_steps) == (0.1, 0.01, 31)
     deep = {row.name: BUDGETS["deep"].config(row, 0, "float32") for row in EXPERIMENTS["depth"].rows}
     assert {config.options["depth"] for config in deep.values()} == {20, 56, 110, 218, 434, 1001}
     for order in ("original", "full_preactivation"):
