@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from keras_preact.errors import REMEDIES, InputError, WriteError, printable
+from keras_preact.errors import REMEDIES, InputError, WriteError, as_command, printable
+from keras_preact.version import __version__
 
 RUNS = Path("runs")
 RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "profile"}
@@ -32,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     main_parser = _Parser(prog="keras-preact", description="Original and pre-activation residual networks in Keras.")
     main_parser.add_argument("--debug", action="store_true", help="show the traceback of a failure")
+    main_parser.add_argument("--version", action="version", version=f"keras_preact {__version__}")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     demo = commands.add_parser("demo", help="train both orders of a deep network side by side: the paper's effect")
@@ -334,7 +336,7 @@ def _train(options: argparse.Namespace) -> None:
     console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
     for rule, error in record["data"].get("baselines", {}).items():
         say(f"{rule}: test error {error:.2f} {unit}")
-    say(f"The run is in {folder.path}; measure it again with `keras-preact evaluate {folder.path}`.")
+    say(f"The run is in {folder.path}; measure it again with {as_command('evaluate', folder.path)}.")
 
 
 def _resumed_comparison(path: Path) -> Any:
@@ -425,7 +427,8 @@ def _network_options(network: str, options: argparse.Namespace) -> dict[str, Any
         return {"depth": 20, "placement": "full_preactivation", **given}
     fixed = {"depth", "placement", "bottleneck"} if network != "imagenet_resnet" else {"bottleneck"}
     for key in sorted(fixed & given.keys()):
-        raise InputError(f"{network} has its {key} in its name; drop --{key}, or choose --model cifar_resnet")
+        why = "has bottlenecks by its depth" if key == "bottleneck" else f"has its {key} in its name"
+        raise InputError(f"{network} {why}; drop --{key}, or choose --model cifar_resnet")
     return given
 
 
@@ -611,10 +614,12 @@ def _results(options: argparse.Namespace) -> None:
 
 def _info(options: argparse.Namespace) -> None:
     from keras_preact.console import console, say, table
+    from keras_preact.models.loading import without_values
     from keras_preact.models.summary import summarize
 
     options.model = _as_known(options.model)
-    summary = summarize(_model_to_inspect(options))
+    with contextlib.nullcontext() if _saved(options.model) else without_values():
+        summary = summarize(_model_to_inspect(options))
     say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
@@ -629,13 +634,15 @@ def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
     from keras_preact.console import console, say, table
     from keras_preact.layers.placements import get_placement
     from keras_preact.models import NETWORKS, TRANSFORMERS
+    from keras_preact.models.loading import without_values
     from keras_preact.models.profiles import conventions, differences
     from keras_preact.models.summary import summarize
 
     if options.model not in NETWORKS or options.model in TRANSFORMERS:
         raise InputError(f"--against compares residual networks by name, as preact_resnet50, not {options.model}")
     profiles = [options.profile or "paper", options.against]
-    model = _model_to_inspect(argparse.Namespace(**{**vars(options), "profile": options.against}))
+    with without_values():
+        model = _new_network(argparse.Namespace(**{**vars(options), "profile": options.against}))
     other = summarize(model).rows[-1]
     family = "cifar" if options.model == "cifar_resnet" else "imagenet"
     default = "original" if options.model.startswith("postact") else "full_preactivation"
@@ -761,15 +768,23 @@ def _as_known(model: str) -> str:
 
 
 def _model_to_inspect(options: argparse.Namespace) -> Any:
-    from keras_preact.models import TRANSFORMERS, Classification, Patches, get_network, load_model
+    from keras_preact.models import load_model
     from keras_preact.training import RunFolder
 
+    path = _saved(options.model)
+    if path is None:
+        return _new_network(options)
+    for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):
+        if getattr(options, key, None) is not None:
+            raise InputError(f"{path} is built already; leave out --{key.replace('_', '-')}")
+    return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
+
+
+def _new_network(options: argparse.Namespace) -> Any:
+    """Build the network that the options name."""
+    from keras_preact.models import TRANSFORMERS, Classification, Patches, get_network
+
     size, classes = getattr(options, "image_size", None), getattr(options, "classes", None)
-    if (path := _saved(options.model)) is not None:
-        for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):
-            if getattr(options, key, None) is not None:
-                raise InputError(f"{path} is built already; leave out --{key.replace('_', '-')}")
-        return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
     network = get_network(options.model)
     arguments = {"rolled": None, **_network_options(options.model, options)}  # as a run has it
     if options.model in TRANSFORMERS:

@@ -6,6 +6,9 @@ import difflib
 import errno
 import math
 import numbers
+import os
+import shlex
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -71,6 +74,16 @@ REMEDIES = {
 """What to do when the system refuses to write, by its error number."""
 
 
+def as_command(verb: str, path: object) -> str:
+    """Return a command on a path as it is to be typed, for a sentence.
+
+    >>> as_command("evaluate", "runs/my first")
+    "`keras-preact evaluate 'runs/my first'`"
+    """
+    quoted = subprocess.list2cmdline([str(path)]) if os.name == "nt" else shlex.quote(str(path))
+    return f"`keras-preact {verb} {quoted}`"
+
+
 class WriteError(OSError):
     """The system refused to write a file of a run: one sentence that names the file and the remedy.
 
@@ -93,7 +106,7 @@ then go on with `keras-preact train --resume runs/mine`
     def __str__(self) -> str:
         others = {errno.ENOENT: "put the folder back"}
         remedy = {**REMEDIES, **others}.get(self.errno or 0, "see that the disk works")
-        go_on = "" if self.run is None else f", then go on with `keras-preact train --resume {self.run}`"
+        go_on = "" if self.run is None else f", then go on with {as_command('train --resume', self.run)}"
         return f"cannot write {self.filename}: {self.strerror}; {remedy}{go_on}"
 
 

@@ -21,7 +21,7 @@ from harness import StopAfter
 from PIL import Image
 from rich.console import Console
 
-from keras_preact import InputError
+from keras_preact import InputError, __version__
 from keras_preact.cli import _images_for, main
 from keras_preact.experiments import BUDGETS, EXPERIMENTS
 from keras_preact.interop import load_safetensors
@@ -364,6 +364,25 @@ def test_results_writes_its_page(here, capsys):
     assert (here / "results" / "README.md").read_text().startswith("# Results")
 
 
+def test_the_version_is_said(capsys):
+    assert main(["--version"]) == 0
+    assert text(capsys) == f"keras_preact {__version__}\n"
+
+
+def test_a_network_of_a_million_layers_is_described_within_seconds(here, capsys):
+    began = time.process_time()
+    assert main(["info", "cifar_resnet", "--depth", "1000001"]) == 0
+    assert re.search(r"total +333333 +10 +10,304,023,706", text(capsys))
+    assert time.process_time() - began < 60  # minutes, if it had values
+
+
+def test_a_command_on_a_path_with_a_space_can_be_copied(here, capsys):
+    assert main(["train", "--depth", "8", "--steps", "1", "--out", "my run"]) == 0
+    assert "`keras-preact evaluate 'my run'`" in text(capsys)
+    assert main(["train", "--resume", "my run"]) == 2
+    assert "`keras-preact evaluate 'my run'` shows it" in text(capsys)
+
+
 def test_help_goes_to_the_output_and_is_no_error(capsys):
     assert main(["--help"]) == 0
     assert main(["train", "--help"]) == 0
@@ -410,6 +429,10 @@ REFUSED = {
     ),
     "rows of every table": (["reproduce", "all", "--rows", "original"], "each table has its own rows"),
     "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),
+    "bottleneck of a network that has one": (
+        ["train", "--model", "imagenet_resnet", "--bottleneck"],
+        "imagenet_resnet has bottlenecks by its depth; drop --bottleneck",
+    ),
     "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; drop --dim"),
     "order by name and by option": (
         ["train", "--model", "prenorm-transformer", "--placement", "post_norm"],

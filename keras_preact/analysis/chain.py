@@ -241,10 +241,12 @@ def _links(layers: Sequence[keras.layers.Layer]) -> Iterator[Link]:
     stage, in_row = 0, Counter[str]()
     for layer in layers:
         row = re.sub(r"_(unit\d+|stack\d*)$", "", layer.name)
+        is_named = re.fullmatch(r"(.*_)?stage\d+", row)  # by a builder; a stage may also end with a change of shape
         blocks = [layer.unit(k) for k in range(layer.repeats)] if isinstance(layer, UnitStack) else [layer]
         for block in blocks:
             units = block.residual_layers()
-            stage += any(unit.changes_shape for unit in units.values()) or not stage
+            starts = not in_row[row] if is_named else any(unit.changes_shape for unit in units.values())
+            stage += starts or not stage
             is_unit = isinstance(block, ResidualLayer)
             in_row[row if is_unit else "block"] += 1
             name = f"{row}_unit{in_row[row]:02d}" if is_unit else f"block{in_row['block']:02d}"

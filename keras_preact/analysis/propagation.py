@@ -191,12 +191,34 @@ def loss_gradient(
     scale: float = 1.0,
 ) -> Any:
     """Return ∂(scale · E)/∂x at the output of the last unit; the other arguments as in `gradient_signal`."""
-    loss = loss or _cross_entropy(chain, chain.after(x, training))
+    if loss is None:
+        outputs = chain.after(x, training)
+        loss = _cross_entropy(chain, outputs)
+        check_labels(labels, tuple(outputs.shape))
 
     def error(x: Any) -> Any:
         return ops.mean(loss(ops.convert_to_tensor(labels), chain.after(x, training)))
 
     return vjp(error, x, ops.full((), scale, error(x).dtype))
+
+
+def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
+    """Refuse labels that the cross-entropy of outputs of this shape cannot be computed with.
+
+    Raises:
+        InputError: not whole numbers, not one an output, or one that is no class.
+    """
+    found = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(labels)))
+    *outputs, classes = shape
+    if found.shape == shape:
+        raise InputError("the labels are one-hot; give the number of each class, labels.argmax(-1)")
+    if found.shape != tuple(outputs):
+        raise InputError(f"there are labels of shape {found.shape} for outputs of {tuple(outputs)}; give one for each")
+    if not np.issubdtype(found.dtype, np.integer) and (found != np.floor(found)).any():
+        raise InputError("the labels are no whole numbers; give the number of each class")
+    if found.size and not (found.min() >= 0 and found.max() < classes):
+        wrong = found.min() if found.min() < 0 else found.max()
+        raise InputError(f"label {wrong:g} is none of {classes} classes; give numbers from 0 to {classes - 1}")
 
 
 def _cross_entropy(chain: Chain, outputs: Any) -> Callable[[Any, Any], Any]:

@@ -20,7 +20,7 @@ import keras
 
 from keras_preact import paper
 from keras_preact.data.sources import FOLDER_IMAGE_SIZE
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, as_command
 from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.layers.convolutions import INITIALIZERS, check_kernel_initializer
@@ -349,7 +349,7 @@ def keep(run: RunFolder, results: Path) -> Path:
         runs = " ".join(str(run.path / name) for name in record["runs"])
         raise InputError(f"{run.path} holds several runs; rename each as the page is to call it, and keep them: {runs}")
     if record.get("status") not in ENDED:
-        raise InputError(f"{run.path} is not finished; finish it first with `train --resume {run.path}`")
+        raise InputError(f"{run.path} is not finished; finish it first with {as_command('train --resume', run.path)}")
     is_training = record.get("kind") == "training"
     place = Path("runs", table_of(RunConfig.from_dict(record["config"]))) if is_training else Path("profiles")
     kept = RunFolder(results / place / run.path.name)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_rate
+from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.convolutions import HE_BY_FAN_OUT, WeightLayer
 from keras_preact.layers.placements import NORM, RELU, Placement
 
@@ -139,14 +139,23 @@ def weight_layers(
     """
     check_choice("block", block, BLOCKS)
     check_choice("place of the stride", stride_on, STRIDE_PLACES)
+    check_positive("groups", groups)
+    check_positive("width_per_group", width_per_group)
     if block != "bottleneck" and (groups, width_per_group) != (1, 64):
         raise InputError(f"groups and width_per_group belong to the bottleneck; use block='bottleneck', not {block!r}")
     before, after = dilation
+    if strides > 1 and before > 1 and (block, stride_on) != ("bottleneck", "1x1"):
+        raise InputError(
+            f"a convolution cannot have strides={strides} and dilation={before}; dilate those after it alone, with "
+            f"dilation=(1, {after})"
+        )
     if block == "single":
         return (WeightLayer(filters, 3, strides, before),)
     if block == "basic":
         return (WeightLayer(filters, 3, strides, before), WeightLayer(filters, 3, 1, after))
     width = int(filters * width_per_group / 64) * groups
+    if width < 1:
+        raise InputError(f"width_per_group={width_per_group} leaves none of {filters} filters; give a larger one")
     outputs = filters * EXPANSION[block]
     if stride_on == "1x1":
         return (WeightLayer(width, 1, strides), WeightLayer(width, 3, 1, after, groups), WeightLayer(outputs, 1))

@@ -6,7 +6,7 @@ tuples and in nothing else; `branches.py` and `units.py` read the tuples and kno
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from keras_preact.errors import InputError, check_choice
@@ -108,7 +108,7 @@ def get_placement(placement: str | Placement | dict[str, Any], known: dict[str, 
     A `Placement` (a reader's own variant) is returned as it is; a dictionary, as a saved layer has it, is made one.
 
     Raises:
-        InputError: no placement has that name.
+        InputError: no placement has that name, or a dictionary has other fields.
 
     Example:
 
@@ -118,6 +118,9 @@ def get_placement(placement: str | Placement | dict[str, Any], known: dict[str, 
     if isinstance(placement, Placement):
         return placement
     if isinstance(placement, dict):
+        if not {"name", "figure"} <= set(placement) <= {each.name for each in fields(Placement)}:
+            names = ", ".join(each.name for each in fields(Placement))
+            raise InputError(f"a placement has a name, a figure, and of {names} what it needs; not {list(placement)}")
         return Placement(
             **{key: tuple(x) if isinstance(x, list) else x for key, x in placement.items()}  # type: ignore[arg-type]
         )

@@ -19,9 +19,23 @@ from keras_preact.errors import check_choice
 NORMALIZATIONS = ("batch", "group", "layer", "none")
 
 
+def check_data_format(data_format: str | None) -> str:
+    """Return the data format of images, Keras's setting for `None`.
+
+    Raises:
+        InputError: it is not one of the two.
+
+    >>> check_data_format("channels_first")
+    'channels_first'
+    """
+    if data_format is None:
+        return keras.config.image_data_format()
+    return check_choice("data format", data_format, ("channels_last", "channels_first"))
+
+
 def channel_axis(data_format: str | None) -> int:
     """Return the axis of a batch of images that holds the channels: 3 for channels_last, 1 for channels_first."""
-    return 1 if (data_format or keras.config.image_data_format()) == "channels_first" else 3
+    return 1 if check_data_format(data_format) == "channels_first" else 3
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_preact.errors import InputError
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.placements import Placement
 from keras_preact.layers.shortcuts import Shortcut
@@ -38,7 +39,14 @@ class ResidualLayer(CompositeLayer):
     shares_preactivation = False
 
     def terms(self, x: Any, mask: Any = None) -> tuple[Any, Any, Any, Any]:
-        """Return what the shortcut is given, F, y = h(x) + F of Eq. (1), and x' = f(y) of Eq. (2)."""
+        """Return what the shortcut is given, F, y = h(x) + F of Eq. (1), and x' = f(y) of Eq. (2).
+
+        Raises:
+            InputError: x is not of floating point.
+        """
+        if not keras.backend.is_float_dtype(x.dtype):
+            dtype = keras.backend.standardize_dtype(x.dtype)
+            raise InputError(f"{self.name} takes floats, not {dtype}; cast the pixels, for example to x / 255")
         activated = self.preactivate(x)
         skip = activated if self.shares_preactivation else x
         residual = self.residual(activated, mask)
@@ -63,7 +71,13 @@ class ResidualLayer(CompositeLayer):
 
     @property
     def keeps_identity(self) -> bool:
-        """Whether x' = x + F(x) (Eq. 3): h(x) = x, no shape change, nothing after the addition."""
+        """Whether x' = x + F(x) (Eq. 3): h(x) = x, no shape change, nothing after the addition.
+
+        Raises:
+            InputError: the unit is not built: only then does it know the shape of x.
+        """
+        if not self.built:
+            raise InputError(f"{self.name} has no shortcut yet; call it, or build it for an input shape, first")
         return (
             self.shortcut.keeps_identity
             and not (self.changes_shape or (self.shares_preactivation and self.first))

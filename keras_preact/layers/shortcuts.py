@@ -25,7 +25,7 @@ from keras_preact.layers.convolutions import (
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement
-from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, normalization
+from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, check_data_format, normalization
 from keras_preact.layers.products import convolution_multiply_adds, sequence_multiply_adds
 
 
@@ -59,7 +59,7 @@ class Shortcut(CompositeLayer):
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.data_format = data_format or keras.config.image_data_format()
+        self.data_format = check_data_format(data_format)
         self.supports_masking = True
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
@@ -605,7 +605,7 @@ class Projection(CompositeLayer):
         self.epsilon = float(epsilon)
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
         self.use_bias = bool(use_bias)
-        self.data_format = data_format or keras.config.image_data_format()
+        self.data_format = check_data_format(data_format)
 
     def build(self, input_shape: Any) -> None:
         self.conv = keras.layers.Conv2D(
@@ -690,7 +690,7 @@ class OptionA(keras.layers.Layer):
         super().__init__(**kwargs)
         self.filters = int(filters)
         self.strides = int(strides)
-        self.data_format = data_format or keras.config.image_data_format()
+        self.data_format = check_data_format(data_format)
 
     def build(self, input_shape: Any) -> None:
         channels = input_shape[channel_axis(self.data_format)]

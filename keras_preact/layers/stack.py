@@ -23,6 +23,19 @@ from keras_preact.layers.products import layer_products
 
 REMATS = ("none", "unit", "segment")
 
+
+def check_remat(remat: bool | str) -> str:
+    """Return what the backward pass computes again, by its name.
+
+    Raises:
+        InputError: an unknown name.
+
+    >>> check_remat(True)
+    'segment'
+    """
+    return ("segment" if remat else "none") if isinstance(remat, bool) else check_choice("remat", remat, REMATS)
+
+
 Step = Callable[[Any, Sequence[Any]], "tuple[Any, list[Any], Any]"]
 """One unit as a function: (x, its variables' values) → (y, new values of its state, sum of its losses)."""
 
@@ -93,8 +106,7 @@ class UnitStack(CompositeLayer):
         self.unit_type = type(template)
         self.repeats = check_positive("repeats", repeats)
         self.rolled = default_rolled(self.repeats) if rolled is None else bool(rolled)
-        remat = ("segment" if remat else "none") if isinstance(remat, bool) else remat
-        self.remat = check_choice("remat", remat, REMATS)
+        self.remat = check_remat(remat)
         self.vary = {name: list(values) for name, values in (vary or {}).items()}
         self._check_vary(template)
         if not self.rolled:

@@ -23,7 +23,7 @@ from keras_preact.layers.convolutions import (
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement, get_placement, placement_config
-from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
 from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import (
@@ -139,7 +139,7 @@ class ResidualUnit(ResidualLayer):
         self.zero_init_residual = zero_init_residual
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
         self.biases = check_choice("biases", biases, BIASES)
-        self.data_format = data_format or keras.config.image_data_format()
+        self.data_format = check_data_format(data_format)
         self.convolutions = weight_layers(
             block,
             self.filters,

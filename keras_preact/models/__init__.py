@@ -1,5 +1,6 @@
 """Networks: the paper's for CIFAR and for ImageNet, as functional Keras models."""
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -120,3 +121,17 @@ def get_network(name: str) -> Callable[..., Any]:
     'preact_resnet50'
     """
     return NETWORKS[check_choice("network", name.replace("-", "_"), NETWORKS)]
+
+
+def options_of(name: str) -> set[str]:
+    """Return the names of the arguments of a network, those included that `preact_resnet50` and the like hand on.
+
+    >>> "shortcut" in options_of("preact_resnet50"), "depth" in options_of("preact_resnet50")
+    (True, False)
+    """
+    network = get_network(name)
+    own = set(inspect.signature(network).parameters)
+    if "options" not in own:
+        return own
+    general, fixed = (transformer, {"placement"}) if name in TRANSFORMERS else (imagenet_resnet, {"depth", "placement"})
+    return (own | set(inspect.signature(general).parameters)) - {"options"} - fixed

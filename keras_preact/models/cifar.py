@@ -43,7 +43,8 @@ def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = 
         ...
     keras_preact.errors.InputError: depth 21 is not 6n+2 or 9n+2; the nearest depths that are: 20, 26
     """
-    check_number("depth", depth, -math.inf)
+    if isinstance(depth, bool) or not isinstance(depth, numbers.Real) or not math.isfinite(depth):
+        raise InputError(f"depth is {depth!r}; give an integer such as 20 or 110")
     allowed = _allowed_blocks(bottleneck, block)
     fitting = [block for block in allowed if _fits(depth, block)]
     if not fitting:

@@ -144,6 +144,23 @@ def _load(archive: Archive, model: keras.Model, visited: set[int]) -> set[int]:
 # take minutes. To give such variables their values is private to Keras.
 
 
+@contextlib.contextmanager
+def without_values() -> Iterator[None]:
+    """Have networks built with shapes alone, to be described and not to be run: of any depth within seconds.
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> with without_values():
+    ...     network = cifar_resnet(10001, rolled=True)
+    >>> network.count_params()
+    103063706
+    """
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    finally:
+        _forget()
+
+
 def _initialize(values: dict[int, Any]) -> None:
     """Give all new variables their values: those loaded, and initial ones where the file has none."""
     for variable in global_state.get_global_attribute("uninitialized_variables", []):

@@ -21,9 +21,9 @@ from keras_preact.layers.convolutions import (
     check_kernel_initializer,
 )
 from keras_preact.layers.placements import NORM, RELU, get_placement
-from keras_preact.layers.preactivation import channel_axis, normalization
+from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
 from keras_preact.layers.shortcuts import get_shortcut
-from keras_preact.layers.stack import UnitStack, default_rolled
+from keras_preact.layers.stack import UnitStack, check_remat, default_rolled
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import PAPER, Conventions
 from keras_preact.models.trained import refuse_alike
@@ -115,8 +115,11 @@ def build_network(
     dtype: Any = None,
 ) -> keras.Model:
     """Build a network as a functional Keras model; arguments as in `keras_preact.models.cifar_resnet`."""
-    data_format = network.unit.get("data_format") or keras.config.image_data_format()
-    _check_top(include_top, pooling, classes)
+    data_format = check_data_format(network.unit.get("data_format"))
+    _check_top(include_top, pooling, classes, classifier_activation)
+    check_remat(network.remat)
+    if not isinstance(weights, (str, Path, type(None))):
+        raise InputError(f"weights is {weights!r}; give the path of a file of weights, or None")
     if network.unit.get("zero_init_residual"):
         check_zero_init(get_placement(network.unit["placement"]), get_shortcut(network.unit["shortcut"]))
     inputs, x = _inputs(input_shape, input_tensor, default_size, include_top, data_format)
@@ -322,6 +325,10 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     {'stage1': (None, 32, 32, 16), 'stage2': (None, 16, 16, 32), 'stage3': (None, 8, 8, 64)}
     """
     last_units = {layer.name.split("_")[0]: layer for layer in model.layers if units_in(layer)}
+    if not last_units:
+        inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
+        remedy = f"; give the model in it, get_layer({inner[0]!r})" if inner else ""
+        raise InputError(f"{model.name} has no stages of residual units{remedy}")
     names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
     features = keras.Model(
         model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features"
@@ -349,11 +356,18 @@ def units_in(layer: keras.layers.Layer) -> int:
 # ---- checks -------------------------------------------------------------------------------------------------------
 
 
-def _check_top(include_top: bool, pooling: str | None, classes: int) -> None:
+def _check_top(include_top: bool, pooling: str | None, classes: int, classifier_activation: Any) -> None:
     if pooling is not None:
         check_choice("pooling", pooling, POOLINGS)
     if include_top:
         check_positive("classes", classes)
+        try:
+            keras.activations.get(classifier_activation)
+        except (ValueError, TypeError):
+            raise InputError(
+                f"classifier_activation is {classifier_activation!r}; give a function or a name of Keras, such as "
+                "'softmax', or None for logits"
+            ) from None
 
 
 def _inputs(shape: Any, tensor: Any, default_size: int, include_top: bool, data_format: str) -> tuple[Any, Any]:

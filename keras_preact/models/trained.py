@@ -54,7 +54,8 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
 
     Args:
         network: a model with batch norms that are not frozen; they are changed in place.
-        batches: inputs of the model, each a batch, as large as those of training.
+        batches: inputs of the model, each a batch, as large as those of training; or tuples of inputs and labels, as
+            `fit` takes them.
 
     Raises:
         InputError: no batch, or no batch norm that is not frozen.
@@ -66,6 +67,8 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     >>> reestimate_statistics(cifar_resnet(8), [images[:16], images[16:]])
     2
     """
+    if isinstance(batches, tuple):
+        raise InputError("the batches are a tuple, which means one of (inputs, labels); give a list or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
         raise InputError(f"{network.name} has no batch norm that is not frozen; there are no statistics to estimate")
@@ -75,7 +78,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         for count, batch in enumerate(batches, start=1):
             for norm in norms:
                 norm.momentum = (count - 1) / count  # the running mean of `count` values
-            network(batch, training=True)
+            network(keras.utils.unpack_x_y_sample_weight(batch)[0], training=True)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
@@ -106,17 +109,12 @@ def resized(network: keras.Model, size: int) -> keras.Model:
     """
     check_positive("size", size)
     config = network.get_config()
-    formats = (layer["config"].get("data_format") for layer in config["layers"])
-    sides = (2, 3) if next(filter(None, formats), None) == "channels_first" else (1, 2)
-    for layer in config["layers"]:
-        if layer["class_name"] == "InputLayer":
-            shape = layer["config"]["batch_shape"]
-            if len(shape) != 4:
-                raise InputError(
-                    f"{network.name} takes {tuple(shape)}, which are no images; give a network of images to be resized"
-                )
-            layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(4))
-        layer.pop("build_config", None)  # the shapes of the size before
+    if "layers" not in config:
+        raise InputError(f"{network.name} has a call of its own; only functional models can be resized")
+    for shape in (tuple(tensor.shape) for tensor in network.inputs):
+        if len(shape) != 4:
+            raise InputError(f"{network.name} takes {shape}, which are no images; give a network of images")
+    _set_size(config, size)
     try:
         larger = network.__class__.from_config(config)
     except ValueError:
@@ -133,6 +131,19 @@ def resized(network: keras.Model, size: int) -> keras.Model:
         except ValueError:
             raise InputError(f"the weights of {old.name} belong to one image size; crop the images instead") from None
     return refuse_other_pixels(larger)
+
+
+def _set_size(config: dict[str, Any], size: int | None) -> None:
+    """Set height and width of a functional model's inputs; those of models inside it to any."""
+    formats = (layer["config"].get("data_format") for layer in config["layers"])
+    sides = (2, 3) if next(filter(None, formats), None) == "channels_first" else (1, 2)
+    for layer in config["layers"]:
+        layer.pop("build_config", None)  # the shapes of the size before
+        if layer["class_name"] == "InputLayer":
+            shape = layer["config"]["batch_shape"]
+            layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(len(shape)))
+        elif "layers" in layer["config"]:
+            _set_size(layer["config"], None)
 
 
 def refuse_other_pixels(model: keras.Model) -> keras.Model:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import keras
 
-from keras_preact.errors import InputError, WriteError
+from keras_preact.errors import InputError, WriteError, as_command
 from keras_preact.plots import draw_curves
 from keras_preact.training.distribute import check_devices
 from keras_preact.training.runs import METRICS, RunFolder, environment, writing
@@ -78,9 +78,9 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
     folder = RunFolder.open(path)
     record = folder.record()
     if record.get("kind") != "comparison":
-        raise InputError(f"{path} holds no comparison; resume a training with `train --resume {path}`")
+        raise InputError(f"{path} holds no comparison; resume a training with {as_command('train --resume', path)}")
     if record["status"] == "finished":
-        raise InputError(f"{path} is finished; see it with `evaluate {path}`, or compare into another folder")
+        raise InputError(f"{path} is finished; {as_command('evaluate', path)} shows it; compare into another folder")
     return _go_on(folder, callbacks)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import filelock
 import keras
 
-from keras_preact.errors import InputError, WriteError
+from keras_preact.errors import InputError, WriteError, as_command
 from keras_preact.training.device import computes_with_onednn, widest_instructions
 from keras_preact.training.distribute import process
 from keras_preact.version import __version__
@@ -103,7 +103,7 @@ class RunFolder:
             raise Taken(_taken(path))
         raise InputError(
             f"{path} exists already and is not overwritten; name another folder, or continue that run "
-            f"with --resume {path}"
+            f"with {as_command('train --resume', path)}"
         )
 
     @classmethod
@@ -205,7 +205,7 @@ class RunFolder:
 
     def _remedy(self) -> str:
         if self._has_checkpoints():
-            return f"delete it and run `keras-preact train --resume {self.path}`, which has a copy in its checkpoints"
+            return f"delete it and run {as_command('train --resume', self.path)}, which has a copy in its checkpoints"
         return "restore it or start a new run"
 
     def _copied_record(self) -> dict[str, Any]:
@@ -243,7 +243,9 @@ class RunFolder:
             InputError: the folder holds no training, one that is not finished, or one whose weights were not kept.
         """
         if self.training()["status"] != "finished":
-            raise InputError(f"{self.path} has no trained model yet; finish it first with `train --resume {self.path}`")
+            raise InputError(
+                f"{self.path} has no trained model yet; finish it first with {as_command('train --resume', self.path)}"
+            )
         if not self.model_path.exists():
             raise InputError(
                 f"the weights of {self.path} are not kept here ({self.model_path.name} is missing); train it again "

@@ -30,7 +30,7 @@ from keras_preact.data import (
     load_dataset,
     part_of,
 )
-from keras_preact.errors import InputError, WriteError, check_positive
+from keras_preact.errors import InputError, WriteError, as_command, check_positive
 from keras_preact.models import (
     TRANSFORMERS,
     Classification,
@@ -41,6 +41,7 @@ from keras_preact.models import (
     Tokens,
     get_network,
     load_model,
+    options_of,
     resized,
 )
 from keras_preact.models.resnet import with_policy
@@ -76,7 +77,7 @@ class Interrupted(Exception):
 
     def __init__(self, signal_number: int, step: int, path: Path) -> None:
         name = signal.Signals(signal_number).name
-        super().__init__(f"stopped by {name} after step {step}; go on with `keras-preact train --resume {path}`")
+        super().__init__(f"stopped by {name} after step {step}; go on with {as_command('train --resume', path)}")
         self.signal_number = signal_number
         self.step = step
         self.path = path
@@ -224,12 +225,8 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     keras.utils.set_random_seed(config.seed)
     task = TASKS[dataset.task]
     with precision_policy(config.precision):
-        try:
-            model = (
-                _of_sequences(config, dataset) if isinstance(dataset, SequenceDataset) else _of_images(config, dataset)
-            )
-        except TypeError as error:
-            raise InputError(f"{config.network} does not take these options: {error}") from None
+        _check_options(config)
+        model = _of_sequences(config, dataset) if isinstance(dataset, SequenceDataset) else _of_images(config, dataset)
         if config.sync_batch_norm and _is_mirrored(config):
             synchronize(model)
         model.compile(
@@ -240,6 +237,13 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
         )
         _build_state(model, dataset)
     return model
+
+
+def _check_options(config: RunConfig) -> None:
+    """Refuse options that the network does not have."""
+    known = options_of(config.network) | ({"patch"} if config.network in TRANSFORMERS else set())
+    if unknown := sorted(set(config.options) - known):
+        raise InputError(f"{config.network} does not take these options: {', '.join(unknown)}; leave them out")
 
 
 def _scaled(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> keras.optimizers.Optimizer:
@@ -780,7 +784,7 @@ def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a run, if it is a training that can go on."""
     record, path = folder.training(), folder.path
     if record["status"] == "finished":
-        raise InputError(f"{path} is finished; see it with `evaluate {path}`, or train into another folder")
+        raise InputError(f"{path} is finished; {as_command('evaluate', path)} shows it; train into another folder")
     return record
 
 
@@ -834,7 +838,7 @@ def _fit(
             raise
         raise InputError(
             f"the training broke off, as it does when another of its processes ends ({str(error).splitlines()[0]}); "
-            f"start all of them again with `train --resume {folder.path}`"
+            f"start all of them again with {as_command('train --resume', folder.path)}"
         ) from error
     return recorder.seconds
 

@@ -20,7 +20,7 @@ from keras_preact.analysis import (
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.analysis.propagation import loss_gradient
 from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
-from keras_preact.models import cifar_resnet, preact_resnet50, roll
+from keras_preact.models import cifar_resnet, imagenet_resnet, preact_resnet50, roll
 from keras_preact.training import RunConfig
 from keras_preact.training.trainer import build_model
 
@@ -118,6 +118,28 @@ def test_a_sigmoid_has_no_default_loss():
         with pytest.raises(InputError, match=r"ends in a sigmoid, .* give the loss that it is trained with"):
             gradient_signal(model, X, Y % 3)
         assert gradient_signal(model, X, Y, loss=lambda labels, outputs: keras.ops.mean(outputs))[-1].norm > 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (np.eye(10)[:6], "one-hot; give the number of each class"),
+        ([0, 1], r"labels of shape \(2,\) for outputs of \(6,\)"),
+        ([0, 1, 2, 3, 4, 10], "label 10 is none of 10 classes"),
+        ([0, 1, 2, 3, 4, -1], "label -1 is none of 10 classes"),
+        ([0.5] * 6, "no whole numbers"),
+    ],
+)
+def test_labels_that_are_none_are_refused(labels, words):
+    with pytest.raises(InputError, match=words):
+        gradient_signal(network(8), X, labels)
+
+
+@pytest.mark.parametrize("stride_in", ["first", "last"])
+def test_a_stage_is_what_the_network_calls_so_wherever_its_stride_is(stride_in):
+    model = imagenet_resnet(18, input_shape=(32, 32, 3), classes=10, stride_in=stride_in)
+    found = forward_signal(model, RNG.normal(size=(2, 32, 32, 3)).astype("float32"))
+    assert [entry.stage for entry in found] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_pixels_from_0_to_1_are_refused_by_a_network_of_uint8():

@@ -58,6 +58,12 @@ def test_stem_and_head_of_ones_own_follow_from_its_preactivation():
     ]
 
 
+@pytest.mark.parametrize("given", [{"name": "x"}, {"name": "x", "figure": "", "before": []}])
+def test_a_dictionary_of_other_fields_is_refused(given):
+    with pytest.raises(InputError, match="a placement has a name, a figure"):
+        get_placement(given)
+
+
 def test_an_unknown_placement_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match=r"did you mean 'full_preactivation'.*known: original, bn_after_addition"):
         get_placement("full_preactivaton")

@@ -237,6 +237,7 @@ def test_named_units_are_the_general_unit():
         ({"filters": 16, "preactivation": "both"}, "known: branch, shared, none"),
         ({"filters": 16, "drop_path": 1.0}, "drop_path is 1.0"),
         ({"filters": 16, "groups": 2}, "belong to the bottleneck"),
+        ({"filters": 16, "strides": 2, "dilation": 2}, r"strides=2 and dilation=2; .* dilation=\(1, 2\)"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_sentence(options, message):
@@ -247,3 +248,22 @@ def test_bad_arguments_are_refused_with_a_sentence(options, message):
 def test_an_input_that_is_no_image_is_refused():
     with pytest.raises(InputError, match="takes images"):
         ResidualUnit(16)(np.ones((2, 16), "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
+def test_images_of_whole_numbers_are_refused(dtype):
+    with pytest.raises(InputError, match=f"unit takes floats, not {dtype}; cast the pixels"):
+        ResidualUnit(16, name="unit")(np.ones((2, 8, 8, 16), dtype))
+
+
+def test_a_stride_on_the_first_convolution_leaves_the_second_to_be_dilated():
+    unit = ResidualUnit(4, block="bottleneck", strides=2, dilation=2, stride_on="1x1")
+    assert array(unit(X)).shape == (6, 4, 4, 16)
+
+
+def test_what_depends_on_the_shape_is_asked_of_a_built_unit():
+    unit = ResidualUnit(16, name="unit")
+    with pytest.raises(InputError, match="unit has no shortcut yet; call it"):
+        assert unit.keeps_identity
+    unit(X)
+    assert unit.keeps_identity

@@ -1,5 +1,7 @@
 """The CIFAR networks: depth, exact counts with their arithmetic, what is special about the first and last unit."""
 
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -234,6 +236,8 @@ def test_block_and_number_of_units(depth, bottleneck, expected):
         (2, None, "the nearest depths that are: 8"),
         (-5, None, "the nearest depths that are: 8"),
         (20.5, None, "the nearest depths that are: 20, 26"),
+        ("20", None, "depth is '20'; give an integer such as 20 or 110"),
+        (math.nan, None, "depth is nan; give an integer"),
     ],
 )
 def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, message):
@@ -251,14 +255,20 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
         ({"input_shape": (32, 32, None)}, "number of channels must be known"),
         ({"pooling": "mean", "include_top": False}, "known: avg, max"),
         ({"weights": "imagenet"}, "no trained weights are downloaded"),
+        ({"weights": 5}, "weights is 5; give the path"),
         ({"output_stride": 3}, "choose one of 1, 2, 4"),
+        ({"classifier_activation": "sfotmax"}, "classifier_activation is 'sfotmax'; give"),
+        ({"data_format": "channel_last"}, "did you mean 'channels_last'"),
+        ({"remat": "all"}, "known: none, unit, segment"),
+        ({"bottleneck": True, "depth": 11, "width_per_group": 0}, "width_per_group is 0"),
+        ({"bottleneck": True, "depth": 11, "width_per_group": 1}, "leaves none of 16 filters"),
         ({"normalization": "batchnorm"}, "unknown normalization"),
         ({"input_tensor": np.ones((1, 32, 32, 3))}, "must be a Keras tensor"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_sentence(options, message):
     with pytest.raises(InputError, match=message):
-        cifar_resnet(8, **options)
+        cifar_resnet(**{"depth": 8, **options})
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():

@@ -51,6 +51,9 @@ def test_feature_maps_have_the_networks_weights():
     assert maps.get_layer("stage1_unit01") is model.get_layer("stage1_unit01")
     with pytest.raises(InputError, match="unknown stage 'stage5'"):
         feature_maps(model, ["stage5"])
+    outer = keras.Sequential([keras.Input((64, 64, 3)), model], name="outer")
+    with pytest.raises(InputError, match=rf"outer has no stages of residual units; .* get_layer\('{model.name}'\)"):
+        feature_maps(outer)
 
 
 @pytest.mark.parametrize("placement", ["full_preactivation", "original"])

@@ -157,12 +157,35 @@ def test_a_mean_of_all_pixels_goes_along_and_one_of_each_pixel_does_not():
         (lambda network: freeze(network, before="stage9"), "no layer's name begins with 'stage9'"),
         (lambda network: reestimate_statistics(network, []), "there is no batch"),
         (lambda network: reestimate_statistics(network, batches()) if freeze(network) else None, "no batch norm"),
+        (lambda network: reestimate_statistics(network, (batches()[0], np.arange(16))), "the batches are a tuple"),
         (lambda network: resized(network, 0), "size is 0"),
     ],
 )
 def test_what_cannot_be_done_is_refused(act, words):
     with pytest.raises(InputError, match=words):
         act(cifar_resnet(8, input_shape=(8, 8, 3)))
+
+
+def test_statistics_are_estimated_on_what_fit_takes():
+    network = cifar_resnet(8, input_shape=(8, 8, 3))
+    copy = keras.models.clone_model(network)
+    copy.set_weights(network.get_weights())
+    reestimate_statistics(network, batches())
+    assert reestimate_statistics(copy, [(images, np.arange(len(images))) for images in batches()]) == 3
+    for one, other in zip(weights(network), weights(copy), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_network_in_a_network_is_resized_with_it():
+    backbone = cifar_resnet(8, include_top=False, input_shape=(8, 8, 3), pooling="avg")
+    outer = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Rescaling(2.0), backbone, keras.layers.Dense(2)])
+    inputs = keras.Input((8, 8, 3))
+    for network in (outer, keras.Model(inputs, keras.layers.Dense(2)(backbone(keras.layers.ReLU()(inputs))))):
+        larger = resized(network, 12)
+        assert larger.input_shape == (None, 12, 12, 3)
+        x = np.concatenate(batches(1))
+        small = keras.ops.convert_to_numpy(resized(larger, 8)(x))
+        np.testing.assert_array_equal(small, keras.ops.convert_to_numpy(network(x)))
 
 
 def test_resized_keeps_the_loss_scale_whatever_the_policy_is_now():

@@ -524,7 +524,7 @@ def test_evaluation_of_other_data_checks_shape_and_classes(whole):
 def test_evaluation_of_an_unfinished_run_says_how_to_finish_it(tiny_dataset, tmp_path):
     with pytest.raises(Interrupted):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
-    with pytest.raises(InputError, match="has no trained model yet; finish it first with `train --resume"):
+    with pytest.raises(InputError, match="has no trained model yet; finish it first with `keras-preact train --resume"):
         evaluate(tmp_path / "run", dataset=tiny_dataset)
     (tmp_path / "run" / "model.keras").write_bytes(b"a kill came between the model and the result")
     with pytest.raises(InputError, match="has no trained model yet"):
