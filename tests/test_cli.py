@@ -381,6 +381,8 @@ def test_a_command_on_a_path_with_a_space_can_be_copied(here, capsys):
     assert "`keras-preact evaluate 'my run'`" in text(capsys)
     assert main(["train", "--resume", "my run"]) == 2
     assert "`keras-preact evaluate 'my run'` shows it" in text(capsys)
+    assert main(["evaluate", "my run", "--data-dir", "data"]) == 2
+    assert text(capsys).endswith("the data of my run, bundled, come with the package; leave out --data-dir\n")
 
 
 def test_help_goes_to_the_output_and_is_no_error(capsys):

@@ -30,6 +30,7 @@ from keras_preact.data import (
     load_dataset,
     part_of,
 )
+from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError, WriteError, as_command, check_positive
 from keras_preact.models import (
     TRANSFORMERS,
@@ -759,6 +760,8 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
         InputError: they are not there, or are others: those of a run that was given arrays cannot be found by name.
     """
     config = RunConfig.from_dict(folder.training()["config"])
+    if data_dir is not None and (config.dataset == "bundled" or config.dataset in SEQUENCES):
+        raise InputError(f"the data of {folder.path}, {config.dataset}, come with the package; leave out --data-dir")
     try:
         dataset = config.load_dataset(data_dir)
     except InputError as error:
