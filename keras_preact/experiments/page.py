@@ -174,21 +174,36 @@ def _demo(store: Store, results: Path) -> list[str]:
     """Return what `keras-preact demo` shows, over all seeds that were run."""
     from keras_preact.plots import orders_figure
 
-    screening = depth.screened(store)
-    cells = {order: screening.get((order, DEMO_DEPTH, PAPERS_RATE), ()) for order in ORDERS}
-    runs = {order: [run for run in cell if math.isfinite(run.error)] for order, cell in cells.items()}
+    runs = _demo_runs(store)
     if not all(runs.values()):
         return []
     curves = {order: [run.folder.metrics() for run in found] for order, found in runs.items()}
-    gap = difference(*([run.error for run in runs[order]] for order in ORDERS))
-    counts = " and ".join(str(len(found)) for found in runs.values())
     text = (
         f"`keras-preact demo` trains both orders of a ResNet-{DEMO_DEPTH} on 4,000 images at the paper's learning rate "
-        f"of {PAPERS_RATE:g}. Test error of the original order less that of full pre-activation: {gap} points "
-        f"(n = {counts})."
+        f"of {PAPERS_RATE:g}. {demo_claim(store)}"
     )
     figure = orders_figure(curves, f"ResNet-{DEMO_DEPTH}, 4,000 images of CIFAR-10, learning rate {PAPERS_RATE:g}")
     return ["\n".join(["## The demo", "", text, ""]), _drawn(figure, results, "demo")]
+
+
+def _demo_runs(store: Store) -> dict[str, list[Run]]:
+    screening = depth.screened(store)
+    cells = {order: screening.get((order, DEMO_DEPTH, PAPERS_RATE), ()) for order in ORDERS}
+    return {order: [run for run in cell if math.isfinite(run.error)] for order, cell in cells.items()}
+
+
+def demo_claim(store: Store) -> str:
+    """Return what the demo's runs show, in the sentence that the README has under its figure."""
+    runs = _demo_runs(store)
+    (first, one), (second, other) = (
+        (depth.WORDS[order], [run.error for run in found]) for order, found in runs.items()
+    )
+    steps = get_recipe("demo").steps
+    return (
+        f"After {steps} steps the mean test error is {statistics.mean(one):.1f} % in the {first} order and "
+        f"{statistics.mean(other):.1f} % in {second}: {difference(one, other)} points apart "
+        f"(n = {len(one)} and {len(other)}, 95 % interval)."
+    )
 
 
 # ---- the depth study ----------------------------------------------------------------------------------------------
