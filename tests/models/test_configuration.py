@@ -122,9 +122,21 @@ HOSTILE_CONFIGURATIONS = {
         lambda c: layer(c, "last").update(module="keras.initializers", class_name="Zeros", config={}),
         "where it may be layer or model or operation",
     ),
-    "constants alone": (constants, "calls a layer on constants"),
-    "text in a call": (text_input, "calls a layer with text"),
-    "an array in a call": (array_input, "calls a layer with __numpy__"),
+    "constants alone": (constants, "calls last on constants"),
+    "text in a call": (text_input, r"calls add\w* with text; only tensors"),
+    "an array in a call": (array_input, r"calls add\w* with __numpy__"),
+    "a large number in a call": (
+        lambda c: layer(c, "add")["inbound_nodes"][0]["args"].__setitem__(1, 1 << 40),
+        r"asks for an argument of a call of add\w* of 1,099,511,627,776",
+    ),
+    "a large tensor in a call": (
+        lambda c: layer(c, "last")["inbound_nodes"][0]["args"][0]["config"].update(shape=[None, 1 << 40]),
+        "asks for the shape of an input of last of 1,099,511,627,776",
+    ),
+    "a call of an older version": (
+        lambda c: layer(c, "last").update(inbound_nodes=[[["first", 0, 0, {}]]]),
+        "describes a call of last as Keras 3 does not",
+    ),
     "one object as two": (another_kind, "shares one object"),
     "an operation that takes a function": (
         lambda c: layer(c, "add").update(module="keras.src.ops.core", class_name="Map", registered_name="Map"),
