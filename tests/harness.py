@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zipfile
 
 import keras
 import numpy as np
@@ -152,6 +153,13 @@ def assert_equal_stacks(stack, other, images, tolerance):
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def members_of(model, folder):
+    """Return the members of the `.keras` file that a model is saved as, by name."""
+    model.save(folder / "sound.keras")
+    with zipfile.ZipFile(folder / "sound.keras") as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
 
 
 SOME_OR_MANY = pytest.mark.parametrize("times", [50, pytest.param(1000, marks=pytest.mark.slow)])

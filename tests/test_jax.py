@@ -46,6 +46,11 @@ def test_layers(tmp_path):
     run_on_jax("tests/layers/test_transformer.py", "-k", chosen, tmp_path=tmp_path)
 
 
+def test_models(tmp_path):
+    chosen = "says_what_differs or unit_is_a_layer"
+    run_on_jax("tests/models/test_stored.py", "tests/models/test_rolling.py", "-k", chosen, tmp_path=tmp_path)
+
+
 def test_analysis(tmp_path):
     chosen = "of_the_whole_model or comes_back_unchanged or sum_of_residuals or scaled_shortcuts or paths"
     run_on_jax("tests/analysis", "-k", chosen, tmp_path=tmp_path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,8 +51,8 @@ def read_archive(path: Path) -> Archive:
     name = shown(path.name)
     if not path.is_file():
         raise InputError(f"there is no file {shown(path)}; give the path of a .keras file")
-    size = path.stat().st_size
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         # By content: a zip archive may also follow other data, which Keras would load by the name of the file.
         if file.read(len(ZIP_SIGNATURE)) != ZIP_SIGNATURE or not zipfile.is_zipfile(file):
             raise InputError(f"{name} is no .keras file, or one that is cut short; save the model again, as .keras")

@@ -398,7 +398,7 @@ class _Check:
         if thing.kind in (LAYER, MODEL, OPERATION):
             self.special(thing, found)
             if "inbound_nodes" in found:
-                self.nodes(found["inbound_nodes"], depth)
+                self.nodes(found["inbound_nodes"], shown(config.get("name", found.get("name"))), depth)
 
     def special(self, thing: Known, found: dict[str, Any]) -> None:
         """Check what single classes would read or compute from plain arguments."""
@@ -437,46 +437,48 @@ class _Check:
 
     # ---- graphs -----------------------------------------------------------------------------------------------
 
-    def nodes(self, nodes: Any, depth: int) -> None:
+    def nodes(self, nodes: Any, layer: str, depth: int) -> None:
         """Check the calls of a layer in a graph: on tensors of the graph, with numbers beside them."""
         for node in nodes if isinstance(nodes, list) else [None]:
             if not isinstance(node, dict) or set(node) != {"args", "kwargs"}:
-                raise self.refused("describes a call as Keras 3 does not", "load it with Keras and save it again")
-            tensors = [self.input(value, depth) for value in (node["args"], node["kwargs"])]
+                raise self.refused(
+                    f"describes a call of {layer} as Keras 3 does not", "load it with Keras and save it again"
+                )
+            tensors = [self.input(value, layer, depth) for value in (node["args"], node["kwargs"])]
             if not any(tensors):  # it would not be a part of the graph, but be computed at once
-                raise self.refused("calls a layer on constants", "make them weights, or an input")
+                raise self.refused(f"calls {layer} on constants", "make them weights, or an input")
 
-    def input(self, value: Any, depth: int) -> bool:
-        """Check one argument of a call; return whether it contains a tensor."""
+    def input(self, value: Any, layer: str, depth: int) -> bool:
+        """Check one argument of a layer's call; return whether it contains a tensor."""
         if depth > DEEPEST or isinstance(value, str):
-            raise self.refused(f"calls a layer with {shown(value)}", "only tensors and numbers are loaded")
+            raise self.refused(f"calls {layer} with {shown(value)}", "only tensors and numbers are loaded")
         if isinstance(value, int):
-            self.integer(value, "an argument of a call")
+            self.integer(value, f"an argument of a call of {layer}")
         if isinstance(value, list):
-            return self.inputs(value, depth)
+            return self.inputs(value, layer, depth)
         if not isinstance(value, dict):
             return False
         if "class_name" not in value:
-            return self.inputs(value.values(), depth)
-        return self.tensor_or_index(value, depth)
+            return self.inputs(value.values(), layer, depth)
+        return self.tensor_or_index(value, layer, depth)
 
-    def inputs(self, values: Iterable[Any], depth: int) -> bool:
-        tensors = [self.input(value, depth + 1) for value in values]  # all of them, also after the first
+    def inputs(self, values: Iterable[Any], layer: str, depth: int) -> bool:
+        tensors = [self.input(value, layer, depth + 1) for value in values]  # all of them, also after the first
         return any(tensors)
 
-    def tensor_or_index(self, value: dict[str, Any], depth: int) -> bool:
+    def tensor_or_index(self, value: dict[str, Any], layer: str, depth: int) -> bool:
         class_name, config = value["class_name"], value.get("config")
         if set(value) == {"class_name", "config"} and isinstance(config, dict):
             if class_name == "__keras_tensor__" and set(config) == {"shape", "dtype", "keras_history"}:
-                self.value(config["shape"], "shape", depth)
+                self.value(config["shape"], f"the shape of an input of {layer}", depth, ())
                 history, dtype = config["keras_history"], config["dtype"]
                 if isinstance(history, list) and [type(part) for part in history] == [str, int, int]:
                     return isinstance(dtype, str)
             if class_name == "__slice__" and set(config) == {"start", "stop", "step"}:
-                return self.inputs(config.values(), depth)
+                return self.inputs(config.values(), layer, depth)
             if class_name == "__ellipsis__" and not config:
                 return False
-        raise self.refused(f"calls a layer with {shown(class_name)}", "only tensors and numbers are loaded")
+        raise self.refused(f"calls {layer} with {shown(class_name)}", "only tensors and numbers are loaded")
 
     def order(self, layers: list[Any]) -> None:
         """Refuse a graph whose layers are listed so that Keras would look for the next to call again and again."""

@@ -14,12 +14,12 @@ from typing import Any
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common.variables import initialize_all_variables
-from keras.src.saving import saving_lib, serialization_lib
+from keras.src.saving import serialization_lib
 
 from keras_preact.errors import InputError, shown
 from keras_preact.models.archive import Archive, read_archive
 from keras_preact.models.configuration import MOST, check_configuration, objects
-from keras_preact.models.stored import finite
+from keras_preact.models.stored import finite, load_state
 from keras_preact.models.trained import refuse_other_pixels
 
 
@@ -90,11 +90,12 @@ def _built(archive: Archive, compile: bool) -> keras.Model:
             with keras.StatelessScope(initialize_variables=False) as scope, serialization_lib.ObjectSharingScope():
                 model = keras.saving.deserialize_keras_object(archive.config)
                 _check_size(archive, model.variables)
-                visited = _load(archive, model, set())
+                visited = load_state(model, archive.weights, set())
             _initialize(scope.state_mapping)
             if compiled:
                 model.compile_from_config(compiled)
-                _load(archive, model, visited - {id(model)})  # what compiling has added: the optimizer, the metrics
+                # What compiling has added: the optimizer, the metrics.
+                load_state(model, archive.weights, visited - {id(model)})
     finally:
         _forget()
     return model
@@ -116,26 +117,6 @@ def _check_metrics(archive: Archive, compiled: dict[str, Any]) -> None:
         metrics = [metric for metric in keras.tree.flatten(made) if isinstance(metric, keras.metrics.Metric)]
         _check_size(archive, [variable for metric in metrics for variable in metric.variables])
     _forget()
-
-
-def _load(archive: Archive, model: keras.Model, visited: set[int]) -> set[int]:
-    """Load all variables but those of the objects already visited; return the visited ones."""
-    failed: dict[int, Any] = {}
-    archive.weights.seek(0)
-    with contextlib.closing(saving_lib.H5IOStore(archive.weights, mode="r")) as store:
-        saving_lib._load_state(
-            model,
-            weights_store=store,
-            assets_store=None,
-            inner_path="",
-            visited_saveables=visited,
-            failed_saveables=set(),
-            error_msgs=failed,
-        )
-    if failed:
-        layer, reason = next(iter(failed.values()))
-        raise ValueError(f"{getattr(layer, 'name', type(layer).__name__)}: {reason}")
-    return visited
 
 
 # ---- variables without values -------------------------------------------------------------------------------------

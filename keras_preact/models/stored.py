@@ -6,7 +6,9 @@ network can load without an error.
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
 import re
 import tempfile
 import zipfile
@@ -17,6 +19,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras.src.saving import saving_lib
 
 from keras_preact.errors import InputError, shown
 from keras_preact.models.archive import WEIGHTS, check_stored
@@ -118,12 +121,44 @@ def check_file(file: str, model: keras.Model, content: io.BytesIO) -> None:
                     finite(array_of(found[name].values), dtype, f"{variable.name} in {file}")
 
 
+def load_state(model: keras.Model, content: io.BytesIO, visited: set[int]) -> set[int]:
+    """Load a model's variables as Keras does, but from content that was checked, not from a path.
+
+    Args:
+        model: the network.
+        content: the HDF5 file of its weights.
+        visited: ids of the objects to leave as they are.
+
+    Returns:
+        The ids of all objects that are loaded now.
+
+    Raises:
+        ValueError: a variable has no values of its shape in the file.
+    """
+    failed: dict[int, Any] = {}
+    content.seek(0)
+    with contextlib.closing(saving_lib.H5IOStore(content, mode="r")) as store:
+        saving_lib._load_state(  # private to Keras, whose own `load_weights` wants a path
+            model,
+            weights_store=store,
+            assets_store=None,
+            inner_path="",
+            visited_saveables=visited,
+            failed_saveables=set(),
+            error_msgs=failed,
+        )
+    if failed:
+        layer, reason = next(iter(failed.values()))
+        raise ValueError(f"{getattr(layer, 'name', type(layer).__name__)}: {reason}")
+    return visited
+
+
 def opened(path: Path) -> io.BytesIO:
     """Return the content of an HDF5 file: of the file, or of the member of a `.keras` file, checked by its CRC."""
     if path.suffix != ".keras":
         return io.BytesIO(path.read_bytes())
-    with zipfile.ZipFile(path) as archive:
-        check_stored(path.name, archive, path.stat().st_size)
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        check_stored(path.name, archive, os.fstat(file.fileno()).st_size)
         return io.BytesIO(archive.read(WEIGHTS))
 
 

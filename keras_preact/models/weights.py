@@ -16,7 +16,15 @@ from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, named_variables
 from keras_preact.models.archive import check_weights
 from keras_preact.models.resnet import units_in
-from keras_preact.models.stored import Variable, array_of, check_equal_variables, check_file, finite, opened
+from keras_preact.models.stored import (
+    Variable,
+    array_of,
+    check_equal_variables,
+    check_file,
+    finite,
+    load_state,
+    opened,
+)
 
 ENDINGS = (".weights.h5", ".keras", ".safetensors")
 """How the names of files end that weights are loaded from."""
@@ -177,7 +185,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         stored = _StoredWeights(path)
         if stored.stacks == {path: stack.rolled for path, stack in _layers(model) if isinstance(stack, UnitStack)}:
             check_file(path.name, model, stored.content)
-            model.load_weights(path)
+            load_state(model, stored.content, set())
             return
         values = stored.unrolled(model)
     except InputError:

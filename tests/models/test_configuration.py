@@ -11,19 +11,13 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
+from harness import members_of
 
 from keras_preact import InputError
 from keras_preact.models import load_model
 from keras_preact.models.configuration import known
 
 HOSTILE = Path(__file__).with_name("hostile.py")
-
-
-def saved(model, path):
-    """The members of the file that a model is saved as."""
-    model.save(path / "sound.keras")
-    with zipfile.ZipFile(path / "sound.keras") as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
 
 
 def changed(path, members, change):
@@ -43,7 +37,7 @@ def graph(tmp_path):
     x = keras.layers.Dense(4, name="first")(one)
     model = keras.Model(one, keras.layers.Dense(2, name="last")(x + one))
     model.compile("sgd", "mse")
-    return saved(model, tmp_path)
+    return members_of(model, tmp_path)
 
 
 def layer(config, name):
@@ -128,9 +122,21 @@ HOSTILE_CONFIGURATIONS = {
         lambda c: layer(c, "last").update(module="keras.initializers", class_name="Zeros", config={}),
         "where it may be layer or model or operation",
     ),
-    "constants alone": (constants, "calls a layer on constants"),
-    "text in a call": (text_input, "calls a layer with text"),
-    "an array in a call": (array_input, "calls a layer with __numpy__"),
+    "constants alone": (constants, "calls last on constants"),
+    "text in a call": (text_input, r"calls add\w* with text; only tensors"),
+    "an array in a call": (array_input, r"calls add\w* with __numpy__"),
+    "a large number in a call": (
+        lambda c: layer(c, "add")["inbound_nodes"][0]["args"].__setitem__(1, 1 << 40),
+        r"asks for an argument of a call of add\w* of 1,099,511,627,776",
+    ),
+    "a large tensor in a call": (
+        lambda c: layer(c, "last")["inbound_nodes"][0]["args"][0]["config"].update(shape=[None, 1 << 40]),
+        "asks for the shape of an input of last of 1,099,511,627,776",
+    ),
+    "a call of an older version": (
+        lambda c: layer(c, "last").update(inbound_nodes=[[["first", 0, 0, {}]]]),
+        "describes a call of last as Keras 3 does not",
+    ),
     "one object as two": (another_kind, "shares one object"),
     "an operation that takes a function": (
         lambda c: layer(c, "add").update(module="keras.src.ops.core", class_name="Map", registered_name="Map"),
@@ -193,7 +199,7 @@ def test_moments_of_a_small_file_are_not_made(tmp_path):
         config["config"]["layers"][0]["config"]["batch_shape"] = [None, 1000, 1000, 1000]
         config["config"]["layers"][1]["build_config"]["input_shape"] = [None, 1000, 1000, 1000]
 
-    path = changed(tmp_path, saved(keras.Sequential(layers), tmp_path), widen)
+    path = changed(tmp_path, members_of(keras.Sequential(layers), tmp_path), widen)
     assert path.stat().st_size < 20_000
     refused(path, "describes moments of 1,000,000,000 numbers")
 
@@ -203,7 +209,7 @@ def test_a_lookup_of_a_billion_indices_is_refused(tmp_path):
     inputs = keras.Input((1,), dtype="string")
     model = keras.Model(inputs, keras.layers.StringLookup(vocabulary=["a"], name="lookup")(inputs))
     path = changed(
-        tmp_path, saved(model, tmp_path), lambda c: layer(c, "lookup")["config"].update(num_oov_indices=10**9)
+        tmp_path, members_of(model, tmp_path), lambda c: layer(c, "lookup")["config"].update(num_oov_indices=10**9)
     )
     refused(path, "num_oov_indices of 1,000,000,000")
 
@@ -217,7 +223,7 @@ def test_metrics_of_a_billion_numbers_are_refused(graph, tmp_path):
 def test_no_initial_value_is_computed(tmp_path, monkeypatch):
     """The file has the values: an orthogonal matrix of a wide layer takes minutes."""
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, kernel_initializer="orthogonal")])
-    saved(model, tmp_path)
+    members_of(model, tmp_path)
     called = []
     monkeypatch.setattr(keras.initializers.Orthogonal, "__call__", lambda *args, **kwargs: called.append(args))
     loaded = load_model(tmp_path / "sound.keras")
@@ -229,7 +235,7 @@ def test_models_in_models_called_twice_each_are_refused(tmp_path):
     """Thirty of them: a billion calls."""
     inputs = keras.Input((4,))
     model = keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs))
-    members = saved(model, tmp_path)
+    members = members_of(model, tmp_path)
 
     def nest(config):
         for number in range(30):
@@ -248,7 +254,7 @@ def test_a_graph_listed_backwards_is_refused(tmp_path):
     x = inputs = keras.Input((4,))
     for _ in range(60):
         x = keras.layers.ReLU()(x)
-    path = changed(tmp_path, saved(keras.Model(inputs, x), tmp_path), lambda c: c["config"]["layers"].reverse())
+    path = changed(tmp_path, members_of(keras.Model(inputs, x), tmp_path), lambda c: c["config"]["layers"].reverse())
     refused(path, "lists its layers out of order")
 
 
@@ -274,7 +280,7 @@ def test_patterns_that_take_forever_are_refused(tmp_path, pattern):
         named = config["config"]["layers"][-1]["config"]["dtype"]["config"]["policy_map"]
         named[name] = named.pop("name")
 
-    members = saved(keras.Sequential(layers), tmp_path)
+    members = members_of(keras.Sequential(layers), tmp_path)
     refused(changed(tmp_path, members, lambda c: rename(c, pattern)), "gives dtypes by the pattern")
     assert load_model(changed(tmp_path, members, lambda c: rename(c, "a/.*"))).count_params() == 20
 
@@ -283,7 +289,7 @@ def test_a_shared_model_is_written_out_wherever_it_is(tmp_path):
     """Else each level of a few bytes calls the one below ten times: a billion calls."""
     inputs = keras.Input((4,))
     inner = keras.Model(inputs, keras.layers.Dense(4, name="dense")(inputs), name="inner")
-    members = saved(keras.Model(inputs, inner(inputs)), tmp_path)
+    members = members_of(keras.Model(inputs, inner(inputs)), tmp_path)
 
     def share(config, changes):
         place = layer(config, "inner")
@@ -300,7 +306,7 @@ def test_layers_with_a_million_outputs_are_refused(tmp_path):
         (keras.ops.split(inputs, 4, axis=1), "indices_or_sections"),
         (keras.ops.unstack(inputs, 4, 1), "num"),
     ):
-        members = saved(keras.Model(inputs, outputs), tmp_path)
+        members = members_of(keras.Model(inputs, outputs), tmp_path)
         assert len(load_model(changed(tmp_path, members, lambda c: None)).outputs) == 4
         path = changed(tmp_path, members, lambda c, key=key: c["config"]["layers"][-1]["config"].update({key: 1 << 20}))
         refused(path, f"asks for {key} of 1,048,576")
@@ -309,7 +315,7 @@ def test_layers_with_a_million_outputs_are_refused(tmp_path):
 
 def test_a_sequence_of_a_thousand_layers_is_refused(tmp_path):
     """Keras builds a Sequential model again after each layer."""
-    members = saved(keras.Sequential([keras.Input((4,)), keras.layers.ReLU()]), tmp_path)
+    members = members_of(keras.Sequential([keras.Input((4,)), keras.layers.ReLU()]), tmp_path)
 
     def lengthen(config):
         layers = config["config"]["layers"]

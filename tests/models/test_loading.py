@@ -10,6 +10,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from harness import members_of
 
 from keras_preact import InputError
 from keras_preact.models import cifar_resnet, load_model, loading
@@ -32,10 +33,8 @@ def nothing_runs(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """A small network that is sound, as the members of its archive."""
-    path = tmp_path_factory.mktemp("saved") / "sound.keras"
-    keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")]).save(path)
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, name="dense")])
+    return members_of(model, tmp_path_factory.mktemp("saved"))
 
 
 def written(path, members, compression=zipfile.ZIP_STORED):
@@ -322,3 +321,96 @@ def test_stacks_of_a_billion_units_are_refused_before_they_are_made(saved, tmp_p
     path = written(tmp_path / "tall.keras", with_layer(saved, **unit))
     with pytest.raises(InputError, match=r"describes 4,0\d\d,\d{3},\d{3} layers"):
         load_model(path)
+
+
+# ---- what Keras's own loader lets through -------------------------------------------------------------------------
+# SECURITY.md says so of these four. If a release of Keras refuses one of them, its test fails: correct that page then.
+
+
+def load_with_keras(path):
+    return keras.models.load_model(path, safe_mode=True)
+
+
+def refused(path, sentence):
+    """Check that our loader refuses a file, and that it does so in one sentence."""
+    with pytest.raises(InputError, match=sentence) as error:
+        load_model(path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def epsilon():
+    before = keras.config.epsilon()
+    yield before
+    keras.config.set_epsilon(before)
+
+
+def test_keras_calls_its_functions_for_a_file(tmp_path, epsilon):
+    """A Lambda layer with a function of Keras, called on a number of the file while the file is loaded."""
+    inputs = keras.Input((4,))
+    members = members_of(keras.Model(inputs, keras.layers.ReLU()(inputs)), tmp_path)
+    config = json.loads(members["config.json"])
+    function = {"module": "keras.config", "class_name": "function", "registered_name": None, "config": "set_epsilon"}
+    config["config"]["layers"].append(
+        {
+            **DENSE,
+            "class_name": "Lambda",
+            "name": "write",
+            "config": {"name": "write", "function": function, "output_shape": [1]},
+            "inbound_nodes": [{"args": [], "kwargs": {"inputs": 0.5}}],
+        }
+    )
+    path = written(tmp_path / "lambda.keras", {**members, "config.json": json.dumps(config)})
+    refused(path, r"asks for keras\.layers\.Lambda among its layers")
+    assert keras.config.epsilon() == epsilon
+    load_with_keras(path)
+    assert keras.config.epsilon() == 0.5
+
+
+def test_keras_makes_any_registered_class_for_a_file(saved, tmp_path, monkeypatch):
+    made = []
+
+    class Own(keras.layers.Layer):
+        def __init__(self, **options):
+            made.append(options)
+            super().__init__(name="own")
+
+    monkeypatch.setitem(keras.saving.get_custom_objects(), "program>Own", Own)
+    own = {"module": None, "class_name": "Own", "registered_name": "program>Own", "config": {"word": "from the file"}}
+    path = written(tmp_path / "registered.keras", with_layer(saved, **own))
+    refused(path, r"asks for None\.Own among its layers")
+    assert made == []
+    load_with_keras(path)
+    assert made == [{"word": "from the file"}]
+
+
+@pytest.mark.filterwarnings("ignore")  # Keras's older format is out of date, it says
+def test_keras_reads_what_comes_before_an_archive(saved, tmp_path):
+    keras.Sequential([keras.Input((4,)), keras.layers.Dense(7)]).save(tmp_path / "legacy.h5")
+    path, archive = tmp_path / "both.h5", written(tmp_path / "sound.keras", saved)
+    path.write_bytes((tmp_path / "legacy.h5").read_bytes() + archive.read_bytes())
+    refused(path, r"is no \.keras file")
+    with zipfile.ZipFile(path) as both:  # an archive too, and a sound one
+        assert both.testzip() is None and both.read("config.json") == saved["config.json"]
+    assert load_with_keras(path).output_shape == (None, 7)
+
+
+def test_keras_makes_initial_values_before_it_looks_for_weights(saved, tmp_path, monkeypatch):
+    """16 MB of them for a small file; SECURITY.md had 4.9 GB, with wider layers."""
+    made, initial = [], keras.initializers.GlorotUniform.__call__
+
+    def record(self, shape, dtype=None, **options):
+        values = initial(self, shape, dtype, **options)
+        made.append(keras.ops.convert_to_numpy(values).nbytes)
+        return values
+
+    monkeypatch.setattr(keras.initializers.GlorotUniform, "__call__", record)
+    config = {"name": "dense", "units": 1_000_000}
+    wide = with_layer(saved, **DENSE, class_name="Dense", config=config, build_config={"input_shape": [None, 4]})
+    path = written(tmp_path / "wide.keras", wide)
+    assert path.stat().st_size < 16_000
+    refused(path, r"describes 5,000,000 numbers and holds \d+ bytes; save the model again")
+    assert made == []
+    with pytest.raises(ValueError, match="could not be loaded"):
+        load_with_keras(path)
+    assert made == [16_000_000]

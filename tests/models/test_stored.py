@@ -9,7 +9,7 @@ import pytest
 from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb, write_weights
 
 from keras_preact import InputError
-from keras_preact.models import cifar_resnet, load_model
+from keras_preact.models import cifar_resnet, load_model, weights
 from keras_preact.models.weights import ENDINGS, load_weights
 
 KINDS = {
@@ -181,6 +181,24 @@ def test_damaged_files_are_one_sentence(networks, tmp_path, change, words):
     with pytest.raises(InputError, match=words) as error:
         network(weights=path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".keras"])
+def test_what_is_checked_is_what_is_loaded(networks, tmp_path, monkeypatch, ending):
+    """Another file under the same name, put there after the check, is not read."""
+    made, folder = networks
+    path = tmp_path / f"weights{ending}"
+    path.write_bytes((folder / f"plain{ending}").read_bytes())
+    check = weights.check_file
+
+    def checked(*arguments):
+        check(*arguments)
+        write_weights(network(), path)
+
+    monkeypatch.setattr(weights, "check_file", checked)
+    loaded = network(weights=path)
+    assert path.read_bytes() != (folder / f"plain{ending}").read_bytes()
+    assert all(np.array_equal(a, b) for a, b in zip(values(made["plain"]), values(loaded), strict=True))
 
 
 def test_a_flipped_bit_in_a_keras_file_is_found(networks, tmp_path):
