@@ -22,6 +22,8 @@ ORDER_WORDS = {
 def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure:
     """Return test errors against steps, a colour an order: a thin line is a run, the thick one the mean of the runs.
 
+    A dotted line marks the 90 % of guessing one of ten classes.
+
     Args:
         runs: rows of metrics.csv of each run, by order; with equal steps.
         title: above the figure.
@@ -31,7 +33,7 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
     >>> rows = [{"step": step, "test_error": 900 / step} for step in (10, 20)]
     >>> axes = orders_figure({"original": [rows, rows]}).axes[0]
     >>> len(axes.get_lines()), axes.get_legend_handles_labels()[1]
-    (3, ['original (n = 2)'])
+    (4, ['original (n = 2)'])
     """
     said = []
     for order, each in runs.items():
@@ -49,7 +51,9 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
         steps = [row["step"] for row in each[0]]
         mean = [statistics.mean(rows[k]["test_error"] for rows in each) for k in range(len(steps))]
         axes.plot(steps, mean, label=f"{ORDER_WORDS[order]} (n = {len(each)})", linewidth=2.2, markersize=5, **style)
-    axes.set(xlabel="training steps (mini-batches)", ylabel="test error (%)", ylim=(None, 92))
+    axes.axhline(90, color="0.5", linewidth=0.8, linestyle=":")
+    axes.annotate("guessing", (0, 90), xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.4")
+    axes.set(xlabel="training steps (mini-batches)", ylabel="test error (%)", ylim=(None, 94))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
+from keras_preact.experiments.depth import screened
+from keras_preact.experiments.page import demo_claim
 from keras_preact.experiments.probe import PROPAGATION
 from keras_preact.experiments.statistics import difference
+from keras_preact.experiments.tables import DEMO_DEPTH, ORDERS, PAPERS_RATE
 from keras_preact.training import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -110,3 +113,17 @@ def test_the_page_of_the_results_on_record_is_the_generated_one(tmp_path):
     assert write_results(tmp_path / "results").read_text() == (ROOT / "results/README.md").read_text()
     for path in (ROOT / "results").rglob("run.json"):
         assert json.loads(path.read_text()).get("config", {}).get("data_dir") in (None, "data")
+
+
+def test_the_readme_says_of_the_demo_what_its_runs_show():
+    store = Store([ROOT / "results"])
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert demo_claim(store) in readme
+
+
+def test_each_seed_of_the_demo_has_a_gap_of_ten_points():
+    """Each original run against each run of full pre-activation, for a seed makes no pair of them."""
+    runs = screened(Store([ROOT / "results"]))
+    errors = {order: [run.error for run in runs[order, DEMO_DEPTH, PAPERS_RATE]] for order in ORDERS}
+    assert min(map(len, errors.values())) >= 5
+    assert min(errors["original"]) - max(errors["full_preactivation"]) >= 10
