@@ -175,23 +175,93 @@ def damaged(content, rng):
     return bytes(changed)
 
 
-def assert_refused_or_equal(path, read, times, equal=lambda found, expected: found == expected):
-    """Damage a file again and again: it must be refused in one sentence, or read as before. Return how often each."""
+def assert_refused_or_equal(path, read, times):
+    """Damage a file at random places: it must be refused in one sentence, or read as before. Return how many are."""
+    rng, content = np.random.default_rng(0), path.read_bytes()
+    return assert_each_refused_or_equal(path, read, {k: damaged(content, rng) for k in range(times)})
+
+
+def assert_each_refused_or_equal(path, read, contents):
+    """Put each content in the place of a file's: it must be refused in one sentence, or read as before.
+
+    Args:
+        path: the file, which is left as it was.
+        read: a function that returns what it holds.
+        contents: bytes by the name of the damage.
+
+    Returns:
+        How many of the contents are refused.
+    """
     from keras_preact import InputError
 
-    content, expected, rng, refused = path.read_bytes(), read(), np.random.default_rng(0), 0
-    for _ in range(times):
-        path.write_bytes(damaged(content, rng))
+    content, expected, refused = path.read_bytes(), read(), 0
+    for damage, other in contents.items():
+        path.write_bytes(other)
         try:
             found = read()
         except InputError as error:
-            assert "\n" not in str(error)
+            assert "\n" not in str(error), damage
             refused += 1
         else:
-            assert equal(found, expected)
+            assert found == expected, damage
     path.write_bytes(content)
-    print(f"{path.name}: of {times} damaged files {refused} refused, {times - refused} equal")
+    print(f"{path.name}: of {len(contents)} damaged files {refused} refused, {len(contents) - refused} equal")
     return refused
+
+
+def damaged_metrics(content):
+    """Return what can become of a metrics.csv of five rows, by name: the content as bytes."""
+    header, *rows = content.splitlines(keepends=True)
+    names, pairs = header.strip().split(b","), range(len(rows) - 1)
+    made = {
+        "header missing": rows,
+        "header twice": [header, header, *rows],
+        "header last": [*rows, header],
+        "a column renamed": [header.replace(b"test_loss", b"tset_loss"), *rows],
+        "two columns renamed": [b",".join([names[1], names[0], *names[2:]]) + b"\r\n", *rows],
+        "a column less": [header.replace(b",seconds", b""), *rows],
+        "empty": [],
+        "header alone": [header],
+        "zeros": [bytes(len(content))],
+        "binary": [bytes(range(256))],
+        "an image": [b"\x89PNG\r\n\x1a\n", content],
+        "UTF-16": [content.decode().encode("utf-16")],
+        "a byte-order mark": [b"\xef\xbb\xbf", content],
+        "semicolons": [content.replace(b",", b";")],
+        "an open quote": [header, b'"', *rows],
+    }
+    for k, row in enumerate(rows):
+        cells = row.split(b",")
+        kinds = {
+            "missing": [],
+            "cut short": [row[: len(row) // 2]],
+            "twice": [row, row],
+            "no number": [b",".join([*cells[:5], b"none", *cells[6:]])],
+            "a cell empty": [b",".join([*cells[:5], b"", *cells[6:]])],
+            "NaN": [b",".join([*cells[:5], b"nan", *cells[6:]])],
+            "a digit changed": [row.replace(cells[5], cells[5][:-1] + (b"1" if cells[5][-1:] != b"1" else b"2"))],
+            "a cell more": [row.replace(b",", b",0,", 1)],
+        }
+        made |= {f"row {k} {kind}": [header, *rows[:k], *lines, *rows[k + 1 :]] for kind, lines in kinds.items()}
+    made |= {f"rows {k} and on cut": [header, *rows[:k]] for k in pairs}
+    made |= {f"row {k} swapped": [header, *rows[:k], rows[k + 1], rows[k], *rows[k + 2 :]] for k in pairs}
+    return {damage: b"".join(lines) for damage, lines in made.items()}
+
+
+def damaged_record(content):
+    """Return what can become of a run.json, by name: the content as bytes."""
+    import json
+
+    record, text = json.loads(content), content.decode()
+    seed = text.index('"seed": ') + len('"seed": ')
+    made = {f"seed {digit}": text[:seed] + digit + text[seed + 1 :] for digit in "0123456789" if digit != text[seed]}
+    made |= {f"cut at {k}/10": text[: len(text) * k // 10] for k in range(10)}
+    made |= {f"without {key}": json.dumps({k: v for k, v in record.items() if k != key}) for key in record}
+    made |= {f"{key} of another type": json.dumps({**record, key: [1]}) for key in record}
+    others = ("null", "3", '"text"', "[]", "{}", "[" * 100_000, "NaN", "{'status': 1}", text + text, text + "x", "\0")
+    made |= {f"{other[:20]!r}": other for other in others}
+    encoded = {damage: other.encode() for damage, other in made.items()}
+    return encoded | {"UTF-16": text.encode("utf-16"), "binary": bytes(range(256)), "zeros": bytes(len(content))}
 
 
 # ---- runs ----------------------------------------------------------------------------------------------------------

@@ -37,6 +37,14 @@ CHECKSUM = "sha256"
 """Entry of run.json with the checksum of all others."""
 FORMAT = 2
 """Of run.json, by its entry `format`: the first runs wrote neither that nor a checksum, and are read without."""
+KINDS: dict[str, Any] = {
+    "status": str,
+    **dict.fromkeys(("config", "data", "model", "environment", "metrics"), dict),
+    **dict.fromkeys(("step", "steps"), int),
+    "seconds": (int, float),
+    "resumed": list,
+}
+"""What entries of run.json are. A record without a checksum could hold anything."""
 PARTIAL = ".partial"
 """Ending of a file that is being written; it is renamed when it is whole."""
 
@@ -216,11 +224,14 @@ class RunFolder:
             raise InputError(f"{self.path} has neither a run.json nor a checkpoint with a copy of it; start a new run")
         return record
 
-    def training(self) -> dict[str, Any]:
+    def training(self, *needed: str) -> dict[str, Any]:
         """Return the contents of run.json, of a training.
 
+        Args:
+            *needed: entries that it must have, besides its status and its configuration.
+
         Raises:
-            InputError: the folder holds something else, such as an inspection.
+            InputError: the folder holds something else, such as an inspection, or an entry is missing.
         """
         record = self.record()
         kind = record.get("kind", "something else")
@@ -228,7 +239,7 @@ class RunFolder:
             raise InputError(f"{self.path} holds several runs; name one of them: {', '.join(record['runs'])}")
         if kind != "training":
             raise InputError(f"{self.path} holds no training ({kind}); name a folder that `train` made")
-        if missing := [key for key in ("status", "config") if key not in record]:
+        if missing := [key for key in dict.fromkeys(("status", "config", *needed)) if key not in record]:
             raise InputError(f"{self.record_path} lacks {', '.join(missing)}; {self._remedy()}")
         return record
 
@@ -292,6 +303,8 @@ def described(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
 
 
 def _is_as_written(record: dict[str, Any]) -> bool:
+    if not all(isinstance(record[key], kind) for key, kind in KINDS.items() if key in record):
+        return False
     if "format" not in record and CHECKSUM not in record:
         return True
     return record.get(CHECKSUM) == checksum({key: value for key, value in record.items() if key != CHECKSUM})

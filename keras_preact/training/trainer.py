@@ -774,18 +774,18 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
 
 def _as_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:
     """Return the data if they are those of the run's record."""
-    recorded = folder.training()["data"]
-    if dataset.fingerprint() != recorded["sha256"]:
+    recorded = folder.training("data")["data"]
+    if dataset.fingerprint() != recorded.get("sha256"):
         raise InputError(
-            f"the data are not those that {folder.path} began with ({recorded['name']}); give the same data, or start "
-            "a new run"
+            f"the data are not those that {folder.path} began with ({recorded.get('name')}); give the same data, or "
+            "start a new run"
         )
     return dataset
 
 
 def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a run, if it is a training that can go on."""
-    record, path = folder.training(), folder.path
+    record, path = folder.training("data", "step", "seconds"), folder.path
     if record["status"] == "finished":
         raise InputError(f"{path} is finished; {as_command('evaluate', path)} shows it; train into another folder")
     return record

@@ -16,7 +16,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from harness import StopAfter
+from harness import StopAfter, damaged_metrics, damaged_record
 from kills import Writes, tiny
 
 from keras_preact import InputError
@@ -236,6 +236,52 @@ def test_a_read_only_folder_is_one_sentence(whole, data, tmp_path):
         assert not RunFolder.open(disk / "run").is_taken()  # it can be looked at
         remount(disk, "rw")
         assert rows_without_time(resume(disk / "run", dataset=data)) == rows_without_time(whole)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_to_the_same_end_whatever_has_become_of_its_metrics_or_record(whole, data, tmp_path):
+    """A damaged record is refused, and deleted, as the sentence says."""
+    stopped, run = tmp_path / "stopped", tmp_path / "run"
+    with pytest.raises(Interrupted):
+        start(CONFIG, stopped, dataset=data, callbacks=[StopAfter(4)])
+
+    def check(damage):
+        resumed = resume(run, dataset=data)
+        assert rows_without_time(resumed) == rows_without_time(whole), damage
+        assert resumed.model_path.read_bytes() == whole.model_path.read_bytes(), damage
+        shutil.rmtree(run)
+
+    damages = list(damaged_metrics((stopped / "metrics.csv").read_bytes()).items())
+    for damage, content in damages[::3]:  # a sample, for each goes on to the end of the run
+        shutil.copytree(stopped, run)
+        (run / "metrics.csv").write_bytes(content)
+        check(damage)
+    shutil.copytree(stopped, run)
+    for damage, content in damaged_record((stopped / "run.json").read_bytes()).items():
+        (run / "run.json").write_bytes(content)
+        with pytest.raises(InputError, match=r"run\.json .*; delete it and run|holds no training") as error:
+            resume(run, dataset=data)
+        assert "\n" not in str(error.value), damage
+    (run / "run.json").unlink()
+    check("deleted")
+
+
+TRAIN = """
+import sys
+from kills import config, tiny
+from keras_preact.training import start
+start(config(3), sys.argv[1], dataset=tiny())
+"""
+
+
+def test_two_processes_write_the_same_bytes(tmp_path):
+    """Neither addresses nor the order of sets, which differ between processes, are in the model."""
+    models = []
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        subprocess.run([sys.executable, "-c", TRAIN, tmp_path / seed], env=environment, check=True, capture_output=True)
+        models.append((tmp_path / seed / "model.keras").read_bytes())
+    assert models[0] == models[1]
 
 
 def test_however_a_run_stops_its_record_says_so(data, tmp_path):

@@ -6,11 +6,17 @@ import sys
 
 import numpy as np
 import pytest
-from harness import SOME_OR_MANY, assert_refused_or_equal
+from harness import (
+    SOME_OR_MANY,
+    assert_each_refused_or_equal,
+    assert_refused_or_equal,
+    damaged_metrics,
+    damaged_record,
+)
 
 from keras_preact import InputError
 from keras_preact.training import RunFolder, Taken, next_free_folder
-from keras_preact.training.runs import LOCK, METRICS, described, environment
+from keras_preact.training.runs import KINDS, LOCK, METRICS, described, environment
 
 
 def row(step):
@@ -90,6 +96,15 @@ def with_metrics(path, steps=5):
     return folder
 
 
+def with_record(path):
+    """A run folder with a record that has entries of all kinds."""
+    folder = RunFolder.create(path)
+    facts = {"kind": "training", "config": {"seed": 3}, "data": {}, "model": {"name": "net"}, "status": "running"}
+    counts = {"step": 4, "steps": 6, "seconds": 4.3, "metrics": {"rows": 0}}
+    folder.update_record(**facts, **counts, environment=environment(), resumed=[{"step": 2}])
+    return folder
+
+
 def test_metrics_are_written_and_read(tmp_path):
     folder = RunFolder(tmp_path)
     assert folder.metrics() == []
@@ -136,6 +151,36 @@ def test_damaged_metrics_are_refused_or_equal(times, tmp_path):
         folder.metrics()
 
 
+def test_fifty_kinds_of_damage_to_metrics_are_refused_or_harmless(tmp_path):
+    """Harmless is what comes after the rows that the record counts."""
+    folder = with_metrics(tmp_path / "run")
+    damages = damaged_metrics(folder.metrics_path.read_bytes())
+    assert len(damages) > 50
+    assert assert_each_refused_or_equal(folder.metrics_path, folder.metrics, damages) == len(damages) - 1
+
+
+def test_fifty_kinds_of_damage_to_a_record_are_refused(tmp_path):
+    folder = with_record(tmp_path / "run")
+    damages = damaged_record(folder.record_path.read_bytes())
+    assert len(damages) > 50
+    assert assert_each_refused_or_equal(folder.record_path, folder.training, damages) == len(damages)
+
+
+def test_entries_of_another_type_are_refused_where_no_checksum_tells(tmp_path):
+    """The first runs have none."""
+    folder = with_record(tmp_path / "run")
+    record = folder.record()
+    for key in KINDS.keys() & record.keys():
+        for other in (None, True, "text", [1], {"a": 1}):
+            folder.record_path.write_text(json.dumps({**record, key: other}))
+            if not isinstance(other, KINDS[key]):
+                with pytest.raises(InputError, match=r"run\.json is damaged, or was edited"):
+                    folder.record()
+        folder.record_path.write_text(json.dumps({name: record[name] for name in record if name != key}))
+        with pytest.raises(InputError, match=f"run\\.json lacks {key}; "):
+            folder.training(key)
+
+
 @pytest.mark.parametrize("lose", [1, 2, 5])
 def test_rows_that_are_lost_whole_are_missed(lose, tmp_path):
     folder = with_metrics(tmp_path / "run")
@@ -148,10 +193,7 @@ def test_rows_that_are_lost_whole_are_missed(lose, tmp_path):
 
 @SOME_OR_MANY
 def test_damaged_records_are_refused_or_equal(times, tmp_path):
-    folder = RunFolder.create(tmp_path / "run")
-    folder.update_record(
-        **{**environment(), "kind": "training", "config": {"seed": 3}, "data": {}, "status": "running"}
-    )
+    folder = with_record(tmp_path / "run")
     assert assert_refused_or_equal(folder.record_path, folder.training, times) > 0.8 * times
 
 
