@@ -156,9 +156,10 @@ def rows_without_time(path):
 
 
 class Reference:
-    """The run left alone: what it wrote after each step."""
+    """The run left alone: what it wrote after each step, and the seconds from a first step to a first checkpoint."""
 
-    def __init__(self, run, digests):
+    def __init__(self, run, digests, seconds):
+        self.seconds = seconds
         self.digests = {int(step): value for step, value in digests.items()}
         self.rows = rows_without_time(run / "metrics.csv")
         self.model = model_digest(run / "model.keras")
@@ -236,7 +237,10 @@ def config(steps):
 
 
 def live(run, steps, shared, kill_at=None, change=None):
-    """Train the run, from its start or where it is; be killed before the operation `kill_at` = (kind, number)."""
+    """Train the run, from its start or where it is; be killed before the operation `kill_at` = (kind, number).
+
+    Return the times of its steps.
+    """
     import keras
 
     from keras_preact.training import resume, start
@@ -244,7 +248,7 @@ def live(run, steps, shared, kill_at=None, change=None):
 
     if change is not None:
         change()
-    seen = Counter()
+    seen, stepped = Counter(), []
 
     def act(kind, path):
         seen[kind] += 1
@@ -254,6 +258,7 @@ def live(run, steps, shared, kill_at=None, change=None):
 
     def mark(batch, logs=None):
         shared.has_stepped = True
+        stepped.append(time.monotonic())
 
     on_epoch_end = _Recorder.on_epoch_end
 
@@ -269,6 +274,7 @@ def live(run, steps, shared, kill_at=None, change=None):
             resume(run, dataset=tiny(), callbacks=callbacks)
         else:
             start(config(steps), run, dataset=tiny(), callbacks=callbacks)
+    return stepped
 
 
 def fork(work, log):
@@ -317,33 +323,34 @@ def killed(child, shared, moment):
 
 
 def undisturbed(folder, steps, shared, log):
-    """Train the run without a stop; return its checkpoints' hashes by step."""
+    """Train the run without a stop; return what it wrote."""
 
     def work():
         from keras_preact.training import Checkpoint
 
-        digests, save = {}, Checkpoint.save
+        digests, times, save = {}, [], Checkpoint.save
 
         def noting(self, step, notes):
             digests[step] = checkpoint_digest(save(self, step, notes))
+            times.append(time.monotonic())
 
         Checkpoint.save = noting
-        live(folder / "whole", steps, shared)
-        (folder / "digests.json").write_text(json.dumps(digests))
+        first, *_ = live(folder / "whole", steps, shared)
+        (folder / "written.json").write_text(json.dumps([digests, times[0] - first]))
 
     if wait(fork(work, log)):
         raise RuntimeError(f"the undisturbed run failed:\n{Path(log.name).read_text(errors='replace')}")
-    return Reference(folder / "whole", json.loads((folder / "digests.json").read_text()))
+    return Reference(folder / "whole", *json.loads((folder / "written.json").read_text()))
 
 
-def plan(rng, only_writes):
-    """Draw a moment: three of five before a file operation, the others in time."""
+def plan(rng, only_writes, to_first_save):
+    """Draw a moment: three of five before a file operation, the others in time, which a slow machine has more of."""
     kind = "write" if only_writes else rng.choice(["write", "write", "write", "step", "start"])
     if kind == "write":
         operation = rng.choice(KINDS[:-1])  # folders are made once
         number = rng.randint(1, 250) if operation == "write" else rng.randint(1, 8)
-        return (operation, number), ("step", 120.0 if only_writes else 4.0)
-    return None, (kind, rng.uniform(0, 2.0 if kind == "step" else 10.0))
+        return (operation, number), ("step", 120.0 if only_writes else max(4.0, 5 * to_first_save))
+    return None, (kind, rng.uniform(0, max(2.0, 4 * to_first_save) if kind == "step" else 10.0))
 
 
 def chain(folder, reference, kills, steps, seed, shared, log, change=None, moments=None, only_writes=False):
@@ -353,7 +360,7 @@ def chain(folder, reference, kills, steps, seed, shared, log, change=None, momen
     rng, counts, operations, faults = random.Random(seed), Counter(), Counter(), []
     run = folder / "run-0"
     while counts["kills"] < kills and not faults:
-        kill_at, moment = moments.pop(0) if moments else plan(rng, only_writes)
+        kill_at, moment = moments.pop(0) if moments else plan(rng, only_writes, reference.seconds)
         resumed = (run / "run.json").exists()
         had_checkpoint = any((run / "checkpoints").glob("step-*.npz"))
         shared.clear()
