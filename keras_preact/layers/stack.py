@@ -19,6 +19,7 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.layers.composite import CompositeLayer, frozen_parts, parts, set_frozen
+from keras_preact.layers.copies import again
 from keras_preact.layers.products import layer_products
 
 REMATS = ("none", "unit", "segment")
@@ -80,16 +81,17 @@ class UnitStack(CompositeLayer):
         vary: Mapping[str, Sequence[Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(unit, keras.layers.Layer):
-            unit = keras.saving.serialize_keras_object(unit)
-        template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else None
+        # Here and not later: classes that are not registered are known only while Keras loads a file.
+        template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else unit
         if not isinstance(template, keras.layers.Layer):
             raise InputError(f"a UnitStack is made of a Keras layer, for example a ResidualUnit, not of {unit!r}")
+        template = again(template)
         kwargs.setdefault("dtype", template.dtype_policy)
         kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.unit_spec = unit
+        self.new_unit = partial(again, template)  # not the layer itself, which Keras would count among those inside
+        self.unit_spec = keras.saving.serialize_keras_object(template)
         self.unit_type = type(template)
         self.repeats = check_positive("repeats", repeats)
         self.rolled = default_rolled(self.repeats) if rolled is None else bool(rolled)
@@ -113,9 +115,8 @@ class UnitStack(CompositeLayer):
 
     def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
         """Return unit k, or without k the one that the others vary from; not frozen as a whole: the stack says that."""
-        spec = keras.saving.deserialize_keras_object(self.unit_spec)
         own = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
-        unit = type(spec).from_config({**spec.get_config(), **own, "name": name, "dtype": self.dtype_policy})
+        unit = self.new_unit(**{**own, "name": name, "dtype": self.dtype_policy})
         if not unit.trainable:
             unit.trainable = True
         return unit

@@ -11,12 +11,12 @@ import numpy as np
 from keras import layers, ops
 
 from keras_preact.layers.branches import DropPath
+from keras_preact.layers.copies import again
 from keras_preact.layers.preactivation import BatchNorm, PreActivation
 from keras_preact.layers.residual import in_order
 from keras_preact.layers.shortcuts import ConvShortcut, IdentityShortcut, Projection
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.rolling import (
-    again,
     asks_for_training,
     check_functional,
     first_argument,

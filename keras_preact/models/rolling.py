@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.copies import again
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, same_but_for_weights
@@ -311,24 +312,6 @@ def _copied_graph(model: Any, graph: keras.Model, replacements: Replacements, co
     copy = kind(inputs, outputs, name=model.name)
     copy.dtype_policy = model.dtype_policy
     return refuse_alike(copy, model)
-
-
-def again(thing: Any, **changes: Any) -> Any:
-    """Return a new layer, optimizer or metric of the same configuration, with some changes."""
-    # Classes and functions that the object holds need not be registered with Keras.
-    held = [value for part in (thing, getattr(thing, "inner_optimizer", thing)) for value in vars(part).values()]
-    known: dict[str, Any] = {type(value).__name__: type(value) for value in held}
-    known |= {value.__name__: value for value in held if inspect.isfunction(value)}
-    try:
-        with keras.saving.CustomObjectScope(known):
-            return type(thing).from_config({**thing.get_config(), **changes})
-    except InputError:
-        raise
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise InputError(
-            f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; give it a get_config "
-            "that returns its constructor's arguments, and named functions instead of lambdas"
-        ) from error
 
 
 def _compiled_like(model: keras.Model, copy: keras.Model) -> keras.Model:
