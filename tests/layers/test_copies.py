@@ -5,7 +5,7 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.layers import ResidualUnit, Shortcut, UnitStack
-from keras_preact.layers.copies import again
+from keras_preact.layers.copies import again, nameless
 
 
 class HalfAndHalf(Shortcut):
@@ -55,3 +55,16 @@ def test_a_layer_that_does_not_say_how_it_is_made():
 
     with pytest.raises(InputError, match="the Secretive 'secretive' cannot be copied from its configuration; give it"):
         again(Secretive(1))
+
+
+def test_configurations_without_names_tell_functions_apart():
+    def graph(units=4, name="first", second=True):
+        inputs = keras.Input((4,))
+        first = keras.layers.Dense(4, name=name)(inputs)
+        last = keras.layers.Dense(units)(first)
+        return nameless(keras.Model(inputs, last if second else first + last, name="model").get_config())
+
+    assert graph() == graph(name="other")
+    assert graph() != graph(units=3)
+    assert graph() != graph(second=False)
+    assert nameless({"a": {"name": "batch"}}) != nameless({"a": {"name": "layer"}})
