@@ -75,6 +75,12 @@ class ImageSplit(Split):
     """
 
     image_shape: tuple[int, int, int]
+    is_stream = False
+    """Whether the images can only be read in their own order, so that their labels take as long as an epoch."""
+
+    def known_labels(self) -> np.ndarray:
+        """Return the labels that can be checked at once: all, and the first of a stream."""
+        return self.labels
 
     @property
     def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
@@ -349,12 +355,14 @@ class ImageDataset:
         for what, split in (("training", self.train), ("test", self.test)):
             if len(split) == 0:
                 raise InputError(f"{self.name} has no {what} images; give at least one")
-            check_range(what, "label", self.name, split.labels, "classes", self.classes)
+            check_range(what, "label", self.name, split.known_labels(), "classes", self.classes)
         if self.train.image_shape != self.test.image_shape:
             raise InputError(
                 f"training images of {self.name} are {self.train.image_shape}, test images {self.test.image_shape}; "
                 "bring them to one shape"
             )
+        if self.train.is_stream:
+            return
         for label in np.flatnonzero(np.bincount(self.train.labels, minlength=self.classes) == 0):
             raise InputError(
                 f"the class {self.class_names[label]} of {self.name} has no training image; add or drop it"
@@ -386,6 +394,8 @@ class ImageDataset:
         >>> animals.class_names, len(animals.train)
         (('cat', 'dog'), 800)
         """
+        if self.train.is_stream:
+            raise InputError(f"the images of {self.name} are read as a stream; take all of its classes")
         names = tuple(check_choice("class", name, self.class_names) for name in class_names)
         if len(set(names)) < len(names):
             raise InputError(f"a class is named twice in {', '.join(names)}; name each once")
