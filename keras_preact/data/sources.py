@@ -216,7 +216,13 @@ class FolderSplit(ImageSplit):
         self.labels = as_labels(labels)
         self.image_shape = (image_size, image_size, 3)
         self.short_side = check_short_side(image_size if short_side is None else short_side, image_size)
-        self._pool = ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_pool"}  # threads cannot be copied
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
