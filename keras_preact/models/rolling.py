@@ -54,9 +54,9 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     """
     check_functional(model)
     replacements: dict[Any, Callable[..., Any]] = {}
-    taken = {graph: {operation.name for operation in graph.operations} for graph in graphs(model)}
+    taken = names_by_graph(model)
     for graph, row in _rows(model):
-        name = free_name(f"{_stage(row[0])}_stack", taken[graph])
+        name = free_name(f"{_stage(row[0])}_stack", [taken[graph]])
         replacements |= dict.fromkeys(row, first_argument)
         replacements[row[0]] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
     if not replacements:
@@ -99,14 +99,15 @@ def unroll(model: keras.Model) -> keras.Model:
 def units_of_stacks(model: keras.Model) -> dict[UnitStack, list[keras.layers.Layer]]:
     """Return the units of each stack of the model and of the models in it, as layers named by stage and number."""
     stacks: dict[UnitStack, list[keras.layers.Layer]] = {}
-    for graph in graphs(model):
-        taken = {operation.name for operation in graph.operations}
+    names_in = names_by_graph(model)
+    for graph in names_in:
         count = Counter[str]()
         for layer in graph.layers:
             stage, before = _stage(layer), count[_stage(layer)]
             count[stage] += layer.repeats if isinstance(layer, UnitStack) else units_in(layer)
             if isinstance(layer, UnitStack) and layer not in stacks:
                 word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
+                taken = names_beside(layer, names_in)
                 names = [free_name(f"{stage}_{word}{k:02d}", taken) for k in range(before + 1, count[stage] + 1)]
                 stacks[layer] = [layer.unit(k, name) for k, name in enumerate(names)]
     return stacks
@@ -143,12 +144,22 @@ def _stage(layer: keras.layers.Layer) -> str:
     return layer.name.split("_")[0]
 
 
-def free_name(name: str, taken: set[str]) -> str:
-    """Return the name, numbered if it is taken, and take it."""
-    free = next(
-        free for free in itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2))) if free not in taken
-    )
-    taken.add(free)
+def names_by_graph(model: keras.Model) -> dict[keras.Model, set[str]]:
+    """Return the names that are taken in each graph of the model."""
+    return {graph: {operation.name for operation in graph.operations} for graph in graphs(model)}
+
+
+def names_beside(layer: keras.layers.Layer, names: Mapping[keras.Model, set[str]]) -> list[set[str]]:
+    """Return the names that are taken in each graph that has the layer: a layer can be in several."""
+    return [taken for graph, taken in names.items() if layer in graph.operations]
+
+
+def free_name(name: str, taken: Sequence[set[str]]) -> str:
+    """Return the name, numbered if it is taken in one of the sets, and take it in all."""
+    candidates = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2)))
+    free = next(free for free in candidates if not any(free in names for names in taken))
+    for names in taken:
+        names.add(free)
     return free
 
 

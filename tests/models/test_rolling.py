@@ -277,6 +277,17 @@ def test_names_that_are_taken():
     assert [layer.name for layer in unroll(model).layers[1:]] == ["stage1_unit01", "stage1_unit02_2", "stage1_unit02"]
 
 
+def test_names_that_are_taken_in_another_model_that_has_the_stack():
+    stack = UnitStack(ResidualUnit(4), 2, rolled=True, name="stage1_stack")
+    inputs, others = keras.Input((8, 8, 4)), keras.Input((8, 8, 4))
+    inner = keras.Model(inputs, keras.layers.ReLU(name="stage1_unit01")(stack(inputs)), name="inner")
+    model = keras.Model(others, inner(stack(others)))
+    written_out = unroll(model)
+    assert [layer.name for layer in written_out.layers[1:]] == ["stage1_unit01_2", "stage1_unit02", "inner"]
+    for other in (written_out, fold(model)):
+        assert_same_outputs(model, other, X[:2, :8, :8, [0, 1, 2, 0]])
+
+
 def row_of_units():
     return keras.Sequential([keras.Input((8, 8, 4)), *(ResidualUnit(4, name=f"stage1_unit{k}") for k in range(3))])
 
