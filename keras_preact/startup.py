@@ -4,6 +4,8 @@ Importing TensorFlow writes half a dozen lines about its build to the standard e
 `TF_CPP_MIN_LOG_LEVEL` says. They would stand above every answer of the command. It also leaves oneDNN off on
 processors without AVX-512, where training takes several times as long without it. The command changes both; in a
 program or notebook of your own nothing is touched. Each run records whether it computed with oneDNN.
+
+Little is imported here before `stop_in_one_line` has run: until then Ctrl-C prints a traceback.
 """
 
 import contextlib
@@ -11,9 +13,7 @@ import os
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 LOG_LINES = re.compile(rb"^([IW][0-9]{4} |WARNING: All log messages before absl)|oneDNN custom operations are on")
@@ -23,7 +23,7 @@ LOG_LINES = re.compile(rb"^([IW][0-9]{4} |WARNING: All log messages before absl)
 def is_the_command() -> bool:
     """Whether this process is `keras-preact` or `python -m keras_preact`."""
     started = sys.orig_argv[1:]
-    return started[:2] == ["-m", "keras_preact"] or bool(started and Path(started[0]).name == "keras-preact")
+    return started[:2] == ["-m", "keras_preact"] or bool(started and os.path.basename(started[0]) == "keras-preact")
 
 
 def stop_in_one_line() -> None:
@@ -60,6 +60,8 @@ def without_log_lines() -> Iterator[None]:
     if "--debug" in sys.argv:
         yield
         return
+    import tempfile
+
     with tempfile.TemporaryFile() as held:
         before = os.dup(2)
         _standard_error.append(before)

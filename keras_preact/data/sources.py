@@ -75,6 +75,12 @@ class ImageSplit(Split):
     """
 
     image_shape: tuple[int, int, int]
+    is_stream = False
+    """Whether the images can only be read in their own order, so that their labels take as long as an epoch."""
+
+    def known_labels(self) -> np.ndarray:
+        """Return the labels that can be checked at once: all, and the first of a stream."""
+        return self.labels
 
     @property
     def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
@@ -210,7 +216,13 @@ class FolderSplit(ImageSplit):
         self.labels = as_labels(labels)
         self.image_shape = (image_size, image_size, 3)
         self.short_side = check_short_side(image_size if short_side is None else short_side, image_size)
-        self._pool = ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_pool"}  # threads cannot be copied
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
@@ -349,12 +361,14 @@ class ImageDataset:
         for what, split in (("training", self.train), ("test", self.test)):
             if len(split) == 0:
                 raise InputError(f"{self.name} has no {what} images; give at least one")
-            check_range(what, "label", self.name, split.labels, "classes", self.classes)
+            check_range(what, "label", self.name, split.known_labels(), "classes", self.classes)
         if self.train.image_shape != self.test.image_shape:
             raise InputError(
                 f"training images of {self.name} are {self.train.image_shape}, test images {self.test.image_shape}; "
                 "bring them to one shape"
             )
+        if self.train.is_stream:
+            return
         for label in np.flatnonzero(np.bincount(self.train.labels, minlength=self.classes) == 0):
             raise InputError(
                 f"the class {self.class_names[label]} of {self.name} has no training image; add or drop it"
@@ -386,6 +400,8 @@ class ImageDataset:
         >>> animals.class_names, len(animals.train)
         (('cat', 'dog'), 800)
         """
+        if self.train.is_stream:
+            raise InputError(f"the images of {self.name} are read as a stream; take all of its classes")
         names = tuple(check_choice("class", name, self.class_names) for name in class_names)
         if len(set(names)) < len(names):
             raise InputError(f"a class is named twice in {', '.join(names)}; name each once")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib.util
 import itertools
 import logging
@@ -34,6 +35,8 @@ from keras_preact.errors import InputError
 IN_MEMORY_BYTES = 2 * 2**30
 """Sets of images of one size, below this many bytes, are read into memory as a whole."""
 SHUFFLE_BUFFER = 10_000
+FIRST_EXAMPLES = 64
+"""Examples of a stream that are read at its start: they tell it from others, and have to have labels."""
 SCALES = (256 / 224, 480 / 224)
 """Short side of a training image before the crop, over the crop: the paper's scale jitter, 256 to 480 for 224."""
 
@@ -235,13 +238,31 @@ class _Stream(ImageSplit):
     `short_side`, by default the smaller of `SCALES`, centre crop. Flip and mean are the model's.
     """
 
+    is_stream = True
+
     def __init__(self, builder: Any, split: str, image_size: int) -> None:
         self.builder = builder
         self.split = split
         self.image_shape = (image_size, image_size, builder.info.features["image"].shape[-1] or 3)
         self.short_side: float = SCALES[0] * image_size
+
+    def __len__(self) -> int:
+        return int(self.builder.info.splits[self.split].num_examples)
+
+    @functools.cached_property
+    def labels(self) -> np.ndarray:  # type: ignore[override]
+        """The labels in the set's order. Nothing in training asks for them: every file is read, minutes of ImageNet."""
         labels = self._encoded().map(lambda example: example["label"]).batch(65_536)
-        self.labels = np.concatenate(list(labels.as_numpy_iterator())).astype(np.int32)
+        return np.concatenate(list(labels.as_numpy_iterator())).astype(np.int32)
+
+    @functools.cached_property
+    def _first(self) -> list[tuple[bytes, int]]:
+        """The first images, as they are stored, and their labels."""
+        data = self._encoded().take(FIRST_EXAMPLES).as_numpy_iterator()
+        return [(example["image"], int(example["label"])) for example in data]
+
+    def known_labels(self) -> np.ndarray:
+        return np.array([label for _, label in self._first])
 
     def _encoded(self, seed: int | None = None) -> Any:
         """Return the examples as `_read` orders them, their images still as they are stored."""
@@ -252,13 +273,11 @@ class _Stream(ImageSplit):
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         raise InputError(f"the images of {self.builder.name} are read as a stream and have no order to index")
 
-    def part(self, indices: np.ndarray, labels: np.ndarray) -> ImageSplit:
-        raise InputError(f"the images of {self.builder.name} are read as a stream; all of its classes or none")
-
     def update_hash(self, digest: Any) -> None:
         info = self.builder.info
-        digest.update(f"{info.full_name} {self.split} {len(self)} {self.image_shape}".encode())
-        digest.update(self.labels)
+        split = info.splits[self.split]
+        about = (info.full_name, self.split, split.shard_lengths, split.num_bytes, self.image_shape)
+        digest.update(repr((about, self._first)).encode())
 
     def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Iterator[tuple[Any, Any]]:
         steps = self.steps_per_epoch(batch_size)

@@ -59,7 +59,7 @@ def parts(model: keras.Model) -> Iterator[Part]:
         if units_in(layer):
             here = _stage_of(model, layer)
             stage, number = here, number if here == stage else 0
-            unit = keras.saving.deserialize_keras_object(layer.unit_spec) if isinstance(layer, UnitStack) else layer
+            unit = layer.new_unit() if isinstance(layer, UnitStack) else layer
             for k in range(units_in(layer)):
                 number += 1
                 yield Part(f"stage{stage}_unit{number:02d}", unit, stage, number, *_access(layer, k))

@@ -37,7 +37,7 @@ def check_kernel_initializer(initializer: Any) -> Any:
         initializer: `"he_by_fan_out"`, `"uniform_by_fan_in"` (PyTorch's), or anything that Keras takes for one.
 
     Raises:
-        InputError: there is no such initializer.
+        InputError: there is no such initializer, or it is of a class that is not registered with Keras.
 
     >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
     'HeNormal'
@@ -52,7 +52,18 @@ def check_kernel_initializer(initializer: Any) -> Any:
         raise InputError(
             f"there is no kernel initializer {initializer!r}; give he_by_fan_out or one of Keras's, as glorot_uniform"
         )
-    return initializer if isinstance(initializer, (str, dict)) else keras.initializers.serialize(known)
+    if isinstance(initializer, (str, dict)):
+        return initializer
+    written = keras.initializers.serialize(known)
+    try:
+        keras.initializers.get(written)
+    except (ValueError, TypeError):
+        name = getattr(known, "__name__", type(known).__name__)
+        raise InputError(
+            f"the kernel initializer {name} has to be copied for each convolution; "
+            "register it with @keras.saving.register_keras_serializable()"
+        ) from None
+    return written
 
 
 def for_keras(initializer: Any) -> Any:

@@ -19,6 +19,7 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.layers.composite import CompositeLayer, frozen_parts, parts, set_frozen
+from keras_preact.layers.copies import again, nameless
 from keras_preact.layers.products import layer_products
 
 REMATS = ("none", "unit", "segment")
@@ -49,7 +50,8 @@ class UnitStack(CompositeLayer):
     loop is `tf.while_loop`, on JAX `keras.ops.scan`; other backends run the stacked weights one by one.
 
     Args:
-        unit: any Keras layer whose output has its input's shape; it is copied, without its weights.
+        unit: any Keras layer or functional model whose output has its input's shape; it is copied, without its
+            weights.
         repeats: n, the number of units, at least 1.
         rolled: `True`, `False`, or `None` (default): as `default_rolled` says for this backend and n.
         remat: what the backward pass computes again instead of keeping it in memory: `"none"` (default), `"unit"`:
@@ -93,16 +95,19 @@ class UnitStack(CompositeLayer):
         vary: Mapping[str, Sequence[Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        if isinstance(unit, keras.layers.Layer):
-            unit = keras.saving.serialize_keras_object(unit)
-        template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else None
+        # Here and not later: classes that are not registered are known only while Keras loads a file.
+        template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else unit
         if not isinstance(template, keras.layers.Layer):
             raise InputError(f"a UnitStack is made of a Keras layer, for example a ResidualUnit, not of {unit!r}")
+        if len(getattr(template, "inputs", [None])) != 1 or len(getattr(template, "outputs", [None])) != 1:
+            raise InputError(f"{template.name} has several inputs or outputs; a unit of a stack has one of each")
+        template = again(template)
         kwargs.setdefault("dtype", template.dtype_policy)
         kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.unit_spec = unit
+        self.new_unit = partial(again, template)  # not the layer itself, which Keras would count among those inside
+        self.unit_spec = keras.saving.serialize_keras_object(template)
         self.unit_type = type(template)
         self.repeats = check_positive("repeats", repeats)
         self.rolled = default_rolled(self.repeats) if rolled is None else bool(rolled)
@@ -125,9 +130,10 @@ class UnitStack(CompositeLayer):
 
     def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
         """Return unit k, or without k the one that the others vary from; not frozen as a whole: the stack says that."""
-        spec = keras.saving.deserialize_keras_object(self.unit_spec)
         own = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
-        unit = type(spec).from_config({**spec.get_config(), **own, "name": name, "dtype": self.dtype_policy})
+        # Written down, for a layer without a get_config of its own: Keras has none for it if it was given an object.
+        dtype = keras.dtype_policies.serialize(self.dtype_policy)
+        unit = self.new_unit(**{**own, "name": name, "dtype": dtype})
         if not unit.trainable:
             unit.trainable = True
         return unit
@@ -279,7 +285,7 @@ class UnitStack(CompositeLayer):
         varying = {name: [config[name] for config in configs] for name in _variable_arguments(first)}
         vary = {name: values for name, values in varying.items() if any(value != values[0] for value in values)}
         stack = cls(first, len(units), vary=vary, **options)
-        stack.build(first.get_build_config()["input_shape"])
+        stack.build(first.get_build_config()["input_shape"] or first.input_shape)  # a functional model's is its graph's
         for unit in [stack.loop_unit()] if stack.rolled else stack.units:
             _freeze_alike(unit, first)
         columns = [named_variables(unit) for unit in units]
@@ -497,17 +503,48 @@ def _variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
 
 
 def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
-    """Return the unit's variables by their path below the unit: "conv1/kernel"."""
+    """Return the unit's variables by their path below the unit: "conv1/kernel".
+
+    Where Keras has named a layer, its number is its place among those of its kind in the unit, not in the process.
+    """
     named: dict[str, keras.Variable] = {}
     is_state = {id(variable) for variable in _state(unit)}
+    numbered = _Numbered(unit)
     # Not by `trainable`: the order must not depend on what is frozen, because files have it.
     for variable in sorted(unit.variables, key=lambda variable: id(variable) in is_state):
-        # Keras numbers its random generators through the whole process.
-        name = re.sub(r"seed_generator_\d+", "seed_generator", _path_below(unit, variable))
+        name = numbered(_path_below(unit, variable))
         while name in named:
             name += "_"
         named[name] = variable
     return named
+
+
+class _Numbered:
+    """Numbers Keras's automatic names in paths below a unit anew, in the order in which they come.
+
+    Keras counts layers of a kind, and random generators, through the whole process.
+    """
+
+    def __init__(self, unit: keras.layers.Layer) -> None:
+        self.kinds: dict[str, str] = {}
+        """Of each automatic name: the name without a number."""
+        for part in parts(unit):
+            kind = re.sub(r"_\d+$", "", part.name)
+            if kind.replace("_", "") == type(part).__name__.replace("_", "").lower():
+                self.kinds[part.name] = kind
+        self.names: dict[str, dict[str, str]] = {}
+        """Below each path, of each name: the one with its new number."""
+
+    def __call__(self, path: str) -> str:
+        *layers, variable = path.split("/")
+        below = ""
+        for name in layers:
+            kind = "seed_generator" if re.fullmatch(r"seed_generator_\d+", name) else self.kinds.get(name)
+            if kind is not None:
+                names = self.names.setdefault(f"{below}{kind}", {})
+                name = names.setdefault(name, f"{kind}_{len(names)}" if names else kind)
+            below += f"{name}/"
+        return below + variable
 
 
 def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
@@ -521,7 +558,7 @@ def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
 def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:
     """Return whether two built layers compute and train the same function of the same variables."""
     free = {"name", *_variable_arguments(unit)}
-    configs = [{k: v for k, v in layer.get_config().items() if k not in free} for layer in (unit, other)]
+    configs = [{k: v for k, v in nameless(layer.get_config()).items() if k not in free} for layer in (unit, other)]
     shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
     frozen = [frozen_parts(layer) for layer in (unit, other)]
     return type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))

@@ -21,17 +21,17 @@ from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placemen
 from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.residual import ResidualLayer, in_order
 from keras_preact.layers.shortcuts import (
-    ConstantScaling,
-    DropoutShortcut,
-    IdentityShortcut,
-    ScaledResidual,
+    ConvShortcut,
+    ExclusiveGating,
+    HighwayGating,
     Shortcut,
+    ShortcutOnlyGating,
     get_shortcut,
 )
 
 SEQUENCE_NORMALIZATIONS = ("layer", "rms", "none")
-SEQUENCE_SHORTCUTS = (IdentityShortcut, ConstantScaling, ScaledResidual, DropoutShortcut)
-"""The others are convolutions of images."""
+IMAGE_SHORTCUTS = (ConvShortcut, ExclusiveGating, HighwayGating, ShortcutOnlyGating)
+"""They are made of convolutions of images."""
 
 
 def sequence_normalization(kind: str, epsilon: float = 1e-5, name: str = "norm", dtype: Any = None) -> list[Any]:
@@ -225,7 +225,8 @@ class Sublayer(ResidualLayer):
     Args:
         placement: where the normalization stands: a name of `NORM_PLACEMENTS`, or a `Placement`. Default
             `"pre_norm"`.
-        shortcut: h: `"identity"` (default), `"constant_scaling(…)"`, `"scaled_residual(…)"`, `"dropout(…)"`.
+        shortcut: h: `"identity"` (default), `"constant_scaling(…)"`, `"scaled_residual(…)"`, `"dropout(…)"`,
+            or a `Shortcut` of your own.
         normalization: `"layer"` (default), `"rms"` or `"none"`.
         epsilon: of the normalization. Default 1e-5.
         dropout: of F's output, in training. Default 0.
@@ -258,9 +259,10 @@ class Sublayer(ResidualLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.placement = _of_norms(get_placement(placement, NORM_PLACEMENTS))
+        made = get_shortcut(shortcut, name="shortcut")
         # Not the layer itself, which Keras would count among the layers inside the unit.
-        self._new_shortcut = partial(get_shortcut, shortcut)
-        if not isinstance(get_shortcut(shortcut), SEQUENCE_SHORTCUTS):
+        self._new_shortcut = partial(get_shortcut, shortcut if isinstance(shortcut, str) else made)
+        if isinstance(made, IMAGE_SHORTCUTS):
             raise InputError(f"the shortcut {shortcut!r} is made of convolutions of images; choose another one")
         self.normalization = check_choice("normalization", normalization, SEQUENCE_NORMALIZATIONS)
         self.epsilon = float(epsilon)

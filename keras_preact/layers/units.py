@@ -150,9 +150,9 @@ class ResidualUnit(ResidualLayer):
             width_per_group=width_per_group,
         )
         self.output_filters = self.filters * EXPANSION[block]
-        get_shortcut(shortcut)  # a wrong name is refused here, not when the unit is built
+        made = get_shortcut(shortcut, name="shortcut")  # a wrong name is refused here, not when the unit is built
         # Not the layer itself, which Keras would count among the layers inside the unit.
-        self._new_shortcut = partial(get_shortcut, shortcut)
+        self._new_shortcut = partial(get_shortcut, shortcut if isinstance(shortcut, str) else made)
 
     variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"drop_path": ("drop_path/rate",)}
     """Arguments that the unit keeps in variables: they may differ between the units of a rolled `UnitStack`."""

@@ -11,19 +11,20 @@ import numpy as np
 from keras import layers, ops
 
 from keras_preact.layers.branches import DropPath
+from keras_preact.layers.copies import again
 from keras_preact.layers.preactivation import BatchNorm, PreActivation
 from keras_preact.layers.residual import in_order
 from keras_preact.layers.shortcuts import ConvShortcut, IdentityShortcut, Projection
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.rolling import (
-    again,
     asks_for_training,
     check_functional,
     first_argument,
     free_name,
-    graphs,
     in_row,
     links,
+    names_beside,
+    names_by_graph,
     rewired,
     units_of_stacks,
 )
@@ -72,11 +73,12 @@ def fold(model: keras.Model) -> keras.Model:
     stacks = units_of_stacks(model)
     foldable = not asks_for_training(model)
     replacements: dict[Any, Callable[..., Any]] = {}
-    for graph in graphs(model):
-        taken = {operation.name for operation in graph.operations}
+    names = names_by_graph(model)
+    for graph in names:
         for layer in graph.layers:
             units = stacks.get(layer, [layer])
             if layer not in replacements and foldable and all(map(_is_plain, units)):
+                taken = names_beside(layer, names)
                 replacements[layer] = _one_by_one([_folded_unit(unit, taken) for unit in units])
             elif layer in stacks:
                 replacements.setdefault(layer, in_row(units))
@@ -150,7 +152,7 @@ def _is_plain(layer: keras.layers.Layer) -> bool:
     )
 
 
-def _folded_unit(unit: ResidualUnit, taken: set[str]) -> Callable[[Any], Any]:
+def _folded_unit(unit: ResidualUnit, taken: Sequence[set[str]]) -> Callable[[Any], Any]:
     """Return a function that calls the unit's parts as layers: Eq. (1) and (2) in the graph of the model."""
 
     def row(parts: Sequence[keras.layers.Layer], prefix: str = "") -> list[keras.layers.Layer]:
@@ -181,7 +183,9 @@ def _folded_unit(unit: ResidualUnit, taken: set[str]) -> Callable[[Any], Any]:
     return call
 
 
-def _folded_row(parts: Sequence[keras.layers.Layer], prefix: str, taken: set[str]) -> list[keras.layers.Layer]:
+def _folded_row(
+    parts: Sequence[keras.layers.Layer], prefix: str, taken: Sequence[set[str]]
+) -> list[keras.layers.Layer]:
     """Return built layers that follow each other as new ones, batch norms folded where they can be."""
     row: list[keras.layers.Layer] = []
     for layer in parts:

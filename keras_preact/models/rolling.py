@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.copies import again
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, same_but_for_weights
@@ -53,9 +54,9 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     """
     check_functional(model)
     replacements: dict[Any, Callable[..., Any]] = {}
-    taken = {graph: {operation.name for operation in graph.operations} for graph in graphs(model)}
+    taken = names_by_graph(model)
     for graph, row in _rows(model):
-        name = free_name(f"{_stage(row[0])}_stack", taken[graph])
+        name = free_name(f"{_stage(row[0])}_stack", [taken[graph]])
         replacements |= dict.fromkeys(row, first_argument)
         replacements[row[0]] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
     if not replacements:
@@ -98,14 +99,15 @@ def unroll(model: keras.Model) -> keras.Model:
 def units_of_stacks(model: keras.Model) -> dict[UnitStack, list[keras.layers.Layer]]:
     """Return the units of each stack of the model and of the models in it, as layers named by stage and number."""
     stacks: dict[UnitStack, list[keras.layers.Layer]] = {}
-    for graph in graphs(model):
-        taken = {operation.name for operation in graph.operations}
+    names_in = names_by_graph(model)
+    for graph in names_in:
         count = Counter[str]()
         for layer in graph.layers:
             stage, before = _stage(layer), count[_stage(layer)]
             count[stage] += layer.repeats if isinstance(layer, UnitStack) else units_in(layer)
             if isinstance(layer, UnitStack) and layer not in stacks:
                 word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
+                taken = names_beside(layer, names_in)
                 names = [free_name(f"{stage}_{word}{k:02d}", taken) for k in range(before + 1, count[stage] + 1)]
                 stacks[layer] = [layer.unit(k, name) for k, name in enumerate(names)]
     return stacks
@@ -142,12 +144,22 @@ def _stage(layer: keras.layers.Layer) -> str:
     return layer.name.split("_")[0]
 
 
-def free_name(name: str, taken: set[str]) -> str:
-    """Return the name, numbered if it is taken, and take it."""
-    free = next(
-        free for free in itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2))) if free not in taken
-    )
-    taken.add(free)
+def names_by_graph(model: keras.Model) -> dict[keras.Model, set[str]]:
+    """Return the names that are taken in each graph of the model."""
+    return {graph: {operation.name for operation in graph.operations} for graph in graphs(model)}
+
+
+def names_beside(layer: keras.layers.Layer, names: Mapping[keras.Model, set[str]]) -> list[set[str]]:
+    """Return the names that are taken in each graph that has the layer: a layer can be in several."""
+    return [taken for graph, taken in names.items() if layer in graph.operations]
+
+
+def free_name(name: str, taken: Sequence[set[str]]) -> str:
+    """Return the name, numbered if it is taken in one of the sets, and take it in all."""
+    candidates = itertools.chain([name], (f"{name}_{k}" for k in itertools.count(2)))
+    free = next(free for free in candidates if not any(free in names for names in taken))
+    for names in taken:
+        names.add(free)
     return free
 
 
@@ -311,24 +323,6 @@ def _copied_graph(model: Any, graph: keras.Model, replacements: Replacements, co
     copy = kind(inputs, outputs, name=model.name)
     copy.dtype_policy = model.dtype_policy
     return refuse_alike(copy, model)
-
-
-def again(thing: Any, **changes: Any) -> Any:
-    """Return a new layer, optimizer or metric of the same configuration, with some changes."""
-    # Classes and functions that the object holds need not be registered with Keras.
-    held = [value for part in (thing, getattr(thing, "inner_optimizer", thing)) for value in vars(part).values()]
-    known: dict[str, Any] = {type(value).__name__: type(value) for value in held}
-    known |= {value.__name__: value for value in held if inspect.isfunction(value)}
-    try:
-        with keras.saving.CustomObjectScope(known):
-            return type(thing).from_config({**thing.get_config(), **changes})
-    except InputError:
-        raise
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise InputError(
-            f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; give it a get_config "
-            "that returns its constructor's arguments, and named functions instead of lambdas"
-        ) from error
 
 
 def _compiled_like(model: keras.Model, copy: keras.Model) -> keras.Model:

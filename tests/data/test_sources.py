@@ -1,6 +1,8 @@
 """Arrays, folders, the bundled images, and what is refused."""
 
+import copy
 import hashlib
+import pickle
 
 import numpy as np
 import pytest
@@ -109,6 +111,14 @@ def test_a_folder_of_class_folders(folder):
     images, labels = data.train.batch(np.arange(6))
     assert labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert images[:, 3, 4, 1].tolist() == [0, 1, 2, 100, 101, 102]
+
+
+def test_a_folder_can_be_copied_and_pickled(folder):
+    data = from_folder(folder, image_size=16)
+    images, _ = data.train.batch(np.arange(6))
+    for other in (copy.deepcopy(data), copy.copy(data.train), pickle.loads(pickle.dumps(data))):
+        split = getattr(other, "train", other)
+        np.testing.assert_array_equal(split.batch(np.arange(6))[0], images)
 
 
 def test_a_folders_images_are_cut_to_other_squares(folder):

@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 
 tfds = pytest.importorskip("tensorflow_datasets")
-pytest.importorskip("tensorflow")
+tf = pytest.importorskip("tensorflow")
 
 from keras_preact import InputError
 from keras_preact.data import from_tfds, load_dataset
 from keras_preact.data.batches import TrainBatches
+from keras_preact.data.streams import FIRST_EXAMPLES, _Stream
 
 WHOLE_CIFAR10 = os.environ.get("KERAS_PREACT_CIFAR10", "data")
 
 
-def write_set(name, folder, shape, test="test", size=None, files=1, label=lambda k: k % 2, dtype=np.uint8):
+def write_set(name, folder, shape, test="test", size=None, files=1, label=lambda k: k % 2, dtype=np.uint8, train=12):
     """Prepare a small classification set where tensorflow-datasets finds it."""
     features = tfds.features.FeaturesDict(
         {"image": tfds.features.Image(shape=shape, dtype=dtype), "label": tfds.features.ClassLabel(names=["a", "b"])}
@@ -33,7 +34,7 @@ def write_set(name, folder, shape, test="test", size=None, files=1, label=lambda
         name=name,
         version="1.0.0",
         features=features,
-        split_datasets={"train": enumerate(examples(12)), test: enumerate(examples(6))},
+        split_datasets={"train": enumerate(examples(train)), test: enumerate(examples(6))},
         data_dir=str(folder),
         disable_shuffling=True,
         download_config=tfds.download.DownloadConfig(num_shards=files),
@@ -114,6 +115,49 @@ def test_the_streams_test_images_are_cut_to_other_squares(other_sizes):
     np.testing.assert_array_equal(whole[:, 4:16, 4:16], part)
     with pytest.raises(InputError, match="not in an image whose short side is 19"):
         test.at(20, short_side=19)
+
+
+def test_a_large_set_is_not_read_through_at_its_start(tmp_path, monkeypatch):
+    """Only its first examples are: at the start of a run, when it is resumed and when it is evaluated."""
+    write_set("small_long", tmp_path, (None, None, 3), size=lambda k: (8, 9), files=2, train=3000)
+    read = []
+    plain = _Stream._encoded
+
+    def count(label):
+        read.append(label)
+        return label
+
+    def counted(self, seed=None):
+        return plain(self, seed).map(
+            lambda example: {
+                **example,
+                "label": tf.ensure_shape(tf.numpy_function(count, [example["label"]], tf.int64), []),
+            }
+        )
+
+    monkeypatch.setattr(_Stream, "_encoded", counted)
+    data = from_tfds("small_long", tmp_path, image_size=8)
+    assert (len(data.train), data.train.steps_per_epoch(100)) == (3000, 30)
+    assert data.fingerprint() == data.fingerprint()
+    assert len(read) <= 2 * FIRST_EXAMPLES
+    with pytest.raises(InputError, match="read as a stream; take all of its classes"):
+        data.only(["a", "b"])
+    assert len(read) <= 2 * FIRST_EXAMPLES
+    assert data.train.labels.tolist() == [0, 1] * 1500
+
+
+def test_the_fingerprint_of_a_stream_tells_data_apart(tmp_path):
+    found = set()
+    for k, label in enumerate((lambda k: k % 2, lambda k: k // 6)):
+        write_set("small_photos", tmp_path / str(k), (None, None, 3), size=lambda k: (20, 24), label=label)
+        found |= {from_tfds("small_photos", tmp_path / str(k), image_size=size).fingerprint() for size in (16, 20)}
+    assert len(found) == 4
+
+
+def test_a_stream_without_labels_is_refused(tmp_path):
+    write_set("small_secret", tmp_path, (None, None, 3), size=lambda k: (20, 24), label=lambda k: -1)
+    with pytest.raises(InputError, match="label of small_secret is -1"):
+        from_tfds("small_secret", tmp_path, image_size=16)
 
 
 def test_pixels_of_more_than_8_bits_are_refused(tmp_path):

@@ -60,6 +60,16 @@ def test_networks_of_few_tokens_are_asked_about_those_alone(tmp_path):
     assert export_model(model, tmp_path / "network") < 1e-4
 
 
+@pytest.mark.parametrize("rolled", [False, True])
+@pytest.mark.parametrize("activation", ["gelu", "relu"])
+def test_transformers_as_onnx(activation, rolled, tmp_path):
+    for package in FORMATS[".onnx"].packages:
+        pytest.importorskip(package)
+    shape = {"depth": 2, "dim": 8, "heads": 2}
+    model = transformer(Tokens(20, 12), Classification(3), **shape, activation=activation, rolled=rolled)
+    assert export_model(model, tmp_path / "network.onnx") < 1e-4
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float64"])
 def test_networks_of_every_policy_are_written_in_float32(dtype, tmp_path):
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3, dtype=dtype)])

@@ -2,9 +2,11 @@
 
 import keras
 import numpy as np
+import pytest
 from harness import array
 
-from keras_preact.layers.convolutions import WeightLayer
+from keras_preact import InputError
+from keras_preact.layers.convolutions import WeightLayer, check_kernel_initializer
 
 
 def test_a_strided_convolution_is_centred_on_the_pixels_that_a_strided_shortcut_reads():
@@ -30,3 +32,11 @@ def test_he_initialization_by_fan_out():
     deviation = np.sqrt(2 / (9 * 64))
     assert abs(kernel.std() / deviation - 1) < 0.02
     assert (np.abs(kernel) > 2.5 * deviation).any()
+
+
+def test_an_initializer_that_cannot_be_copied_is_refused():
+    class Ours(keras.initializers.Zeros):
+        pass
+
+    with pytest.raises(InputError, match=r"initializer Ours has to be copied for each convolution; register it with @"):
+        check_kernel_initializer(Ours())

@@ -11,6 +11,7 @@ from harness import all_weights, array, assert_equal_stacks, check_layer, train_
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack
 from keras_preact.layers.stack import named_variables
+from keras_preact.models import unroll
 
 N = 5
 
@@ -287,6 +288,66 @@ def test_layers_whose_parts_are_made_in_their_constructor_can_be_stacked(kind, r
         x = stack.unit(k)(x)
     np.testing.assert_allclose(array(stack(images)), array(x), rtol=1e-4, atol=1e-4)
     assert not np.array_equal(array(stack(images, training=True)), array(stack(images, training=True)))
+
+
+class Automatic(keras.layers.Layer):
+    """x + dropout(W₂ W₁ x), of layers that Keras names, and numbers through the whole process."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.first, self.dropout, self.last = keras.layers.Dense(8), keras.layers.Dropout(0.5), keras.layers.Dense(16)
+
+    def call(self, x, training=None):
+        return x + self.dropout(self.last(self.first(x)), training=training)
+
+
+class AutomaticInBuild(keras.layers.Layer):
+    def build(self, input_shape):
+        self.first, self.last = keras.layers.Dense(8), keras.layers.Dense(16)
+        self.first.build(input_shape)
+        self.last.build((*input_shape[:-1], 8))
+        super().build(input_shape)
+
+    def call(self, x):
+        return x + self.last(self.first(x))
+
+
+def functional():
+    inputs = keras.Input((8, 8, 16))
+    return keras.Model(inputs, inputs + keras.layers.Dense(16)(keras.layers.Dense(8)(inputs)))
+
+
+def sequential():
+    return keras.Sequential([keras.layers.Dense(8), keras.layers.Dense(16)])
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("make", [Automatic, AutomaticInBuild, functional, sequential])
+def test_units_of_layers_that_keras_names(make, rolled, images):
+    stack = UnitStack(make(), 3, rolled=rolled)
+    expected = array(stack(images))
+    for k in range(3):
+        weights = [name for name in stack.unit_weights(k) if "seed" not in name]
+        assert weights == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
+    units = [stack.unit(k) for k in range(3)]
+    inputs = keras.Input(images.shape[1:])
+    written_out = unroll(keras.Model(inputs, stack(inputs)))
+    for other in (
+        UnitStack.from_units(units, rolled=not rolled),
+        written_out,
+        UnitStack.from_units(written_out.layers[1:]),
+        lambda x: stack.activations(x)[-1],
+    ):
+        np.testing.assert_allclose(array(other(images)), expected, rtol=1e-4, atol=1e-4)
+    stack.set_unit_weights(1, stack.unit_weights(0))
+    for one, other in zip(*(all_weights(stack)[k].values() for k in (0, 1)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_two_inputs_are_refused(images):
+    inputs = [keras.Input((8, 8, 16)) for _ in range(2)]
+    with pytest.raises(InputError, match="several inputs or outputs; a unit of a stack has one of each"):
+        UnitStack(keras.Model(inputs, inputs[0] + inputs[1]), 2)
 
 
 def test_multiply_adds_are_those_of_all_units(images):

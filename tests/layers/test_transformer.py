@@ -16,6 +16,7 @@ from keras_preact.layers import (
     PostNormEncoderBlock,
     PreNormEncoderBlock,
     SelfAttention,
+    Shortcut,
     UnitStack,
     deepnorm,
 )
@@ -310,6 +311,16 @@ def test_frozen_blocks_stay_frozen_when_they_are_saved_and_loaded(rolled, tmp_pa
     model.save(tmp_path / "model.keras")
     for network in (model, keras.models.load_model(tmp_path / "model.keras")):
         assert [variable.path for variable in network.trainable_variables] == ["logits/kernel", "logits/bias"]
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_a_shortcut_of_ones_own(rolled, sequences):
+    class Half(Shortcut):
+        def call(self, x, residual):
+            return x / 2
+
+    stack = UnitStack(EncoderBlock(HEADS, shortcut=Half()), 3, rolled=rolled)
+    np.testing.assert_allclose(array(stack(sequences)), sequences / 2**6, rtol=1e-6)
 
 
 # ---- bad input ----------------------------------------------------------------------------------------------------

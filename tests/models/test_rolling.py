@@ -8,7 +8,7 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
-from keras_preact.layers import EncoderBlock, ResidualUnit, UnitStack
+from keras_preact.layers import EncoderBlock, ResidualUnit, Shortcut, UnitStack
 from keras_preact.models import (
     Classification,
     Series,
@@ -115,6 +115,36 @@ def test_units_whose_outputs_are_wanted_stay():
     rolled = roll(wanted)
     for mine, other in zip(rolled(X), wanted(X), strict=True):
         np.testing.assert_allclose(array(mine), array(other), rtol=1e-5, atol=1e-5)
+
+
+class HalfAndHalf(Shortcut):
+    def call(self, x, residual):
+        return (x + residual) / 2
+
+
+def test_a_shortcut_that_is_not_registered_with_keras(tmp_path):
+    options = {"depth": 20, "input_shape": (8, 8, 3)}
+    images = X[:2, :8, :8]
+    written_out = cifar_resnet(**options, shortcut=HalfAndHalf(), rolled=False)
+    rolled = roll(written_out)
+    rolled.save(tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects={"HalfAndHalf": HalfAndHalf})
+    direct = cifar_resnet(**options, shortcut=HalfAndHalf(), rolled=True)
+    for one, other in (
+        (written_out, rolled),
+        (written_out, unroll(rolled)),
+        (written_out, unroll(loaded)),
+        (written_out, fold(rolled)),
+        (direct, unroll(direct)),
+    ):
+        np.testing.assert_allclose(array(other(images)), array(one(images)), rtol=1e-4, atol=1e-4)
+
+
+def test_units_with_a_shortcut_each_are_rolled():
+    x = inputs = keras.Input((8, 8, 4))
+    for k in range(3):
+        x = ResidualUnit(4, shortcut=HalfAndHalf(), name=f"stage1_unit{k}")(x)
+    assert [layer.name for layer in roll(keras.Model(inputs, x)).layers[1:]] == ["stage1_stack"]
 
 
 def test_rows_of_one_stage_get_stacks_of_different_names():
@@ -247,6 +277,17 @@ def test_names_that_are_taken():
     x = UnitStack(ResidualUnit(4), 2, rolled=True, name="stage1_stack")(inputs)
     model = keras.Model(inputs, keras.layers.ReLU(name="stage1_unit02")(x))
     assert [layer.name for layer in unroll(model).layers[1:]] == ["stage1_unit01", "stage1_unit02_2", "stage1_unit02"]
+
+
+def test_names_that_are_taken_in_another_model_that_has_the_stack():
+    stack = UnitStack(ResidualUnit(4), 2, rolled=True, name="stage1_stack")
+    inputs, others = keras.Input((8, 8, 4)), keras.Input((8, 8, 4))
+    inner = keras.Model(inputs, keras.layers.ReLU(name="stage1_unit01")(stack(inputs)), name="inner")
+    model = keras.Model(others, inner(stack(others)))
+    written_out = unroll(model)
+    assert [layer.name for layer in written_out.layers[1:]] == ["stage1_unit01_2", "stage1_unit02", "inner"]
+    for other in (written_out, fold(model)):
+        assert_same_outputs(model, other, X[:2, :8, :8, [0, 1, 2, 0]])
 
 
 def row_of_units():
