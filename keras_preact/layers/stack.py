@@ -275,8 +275,12 @@ class UnitStack(CompositeLayer):
             **options: of the stack, without `unit`, `repeats` and `vary`.
 
         Raises:
-            InputError: the units differ.
+            InputError: there is no unit, one is not built, or they differ.
         """
+        if not units:
+            raise InputError("there are no units to stack; give at least one")
+        if unbuilt := [unit.name for unit in units if not unit.built]:
+            raise InputError(f"{unbuilt[0]} has no weights yet; call or build it first")
         first = units[0]
         for unit in units[1:]:
             if not same_but_for_weights(first, unit):

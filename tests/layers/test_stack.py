@@ -422,3 +422,9 @@ class TestErrors:
             unit.build(images.shape)
         with pytest.raises(InputError, match="not equal units"):
             UnitStack.from_units(units)
+
+    def test_units_that_are_not_there_or_have_no_weights(self):
+        with pytest.raises(InputError, match="no units to stack"):
+            UnitStack.from_units([])
+        with pytest.raises(InputError, match="new has no weights yet; call or build it first"):
+            UnitStack.from_units([ResidualUnit(16, name="new")])
