@@ -133,7 +133,7 @@ def without_values() -> Iterator[None]:
     >>> with without_values():
     ...     network = cifar_resnet(10001, rolled=True)
     >>> network.count_params()
-    103063706
+    104556922
     """
     try:
         with keras.StatelessScope(initialize_variables=False):
