@@ -226,7 +226,6 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     keras.utils.set_random_seed(config.seed)
     task = TASKS[dataset.task]
     with precision_policy(config.precision):
-        _check_options(config)
         model = _of_sequences(config, dataset) if isinstance(dataset, SequenceDataset) else _of_images(config, dataset)
         if config.sync_batch_norm and _is_mirrored(config):
             synchronize(model)
@@ -267,6 +266,7 @@ def _network_options(config: RunConfig) -> dict[str, Any]:
 
 
 def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
+    _check_options(config)
     images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
     x = _prepared(images, config, dataset.train)
     network, options = get_network(config.network), _network_options(config)
@@ -301,6 +301,7 @@ def _of_sequences(config: RunConfig, dataset: SequenceDataset) -> keras.Model:
     if config.network not in TRANSFORMERS:
         known = ", ".join(TRANSFORMERS)
         raise InputError(f"{config.network} takes images, and {dataset.name} has sequences; take one of {known}")
+    _check_options(config)
     network = get_network(config.network)
     if dataset.task == "forecast":
         return _forecaster(partial(network, **_network_options(config)), dataset)

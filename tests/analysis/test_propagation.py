@@ -63,7 +63,7 @@ def test_the_units_bear_the_names_of_the_models_layers(rolled):
     names = [layer.name for layer in network.layers if isinstance(layer, ResidualUnit)]
     chain = Chain.of(roll(network) if rolled else network)
     assert [link.name for link in chain.links] == names
-    assert [link.stage for link in chain.links][:4] == [1, 1, 2, 3]
+    assert [link.stage for link in chain.links][:4] == [1, 1, 1, 2]
 
 
 def test_images_are_seen_as_they_are_also_with_statistics_of_the_batch():
