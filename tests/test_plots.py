@@ -216,8 +216,8 @@ def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
     assert [label.get_text() for label in first.get_yticklabels()] == ["0.1", "0.3", "0.1, warm-up"]
     lines = {line.get_label(): np.array(line.get_ydata(), float) for line in beside.get_lines()}
     np.testing.assert_equal(lines["original"], [0.3, np.nan])  # none works at 218 layers
-    np.testing.assert_equal(lines["full pre-activation"], [0.1, 0.1])
-    assert "original: 20 layers 0.3, 218 layers 0; full pre-activation: 20 layers 0.1" in alt_text(figure)
+    assert len(lines["full pre-activation"]) == 0  # 0.3 was not tried, and may work
+    assert "original: 20 layers 0.3, 218 layers 0." in alt_text(figure)
     image = first.get_images()[0].get_array()
     np.testing.assert_equal(np.asarray(image), [[55, 80], [79.9, 90], [56, 71]])
 

@@ -83,12 +83,17 @@ def screening_figure(
     depths = sorted({depth for cells in errors.values() for depth, _ in cells})
     rates = sorted({rate for cells in errors.values() for _, rate in cells})
     largest = {
-        order: {d: max((r for r in rates if cells.get((d, r), 100) < works_below), default=0.0) for d in depths}
+        order: {
+            depth: max((rate for rate in rates if cells[depth, rate] < works_below), default=0.0)
+            for depth in depths
+            if all((depth, rate) in cells for rate in rates)  # a rate that was not tried may work
+        }
         for order, cells in errors.items()
     }
     said = [
         f"{ORDER_WORDS[order]}: " + ", ".join(f"{depth} layers {rate:g}" for depth, rate in found.items())
         for order, found in largest.items()
+        if found
     ]
     alt = f"Test error by depth and learning rate. The largest learning rate that works: {'; '.join(said)}."
     figure = new_figure(alt, 2.9 * len(errors) + 3.6, 3.4)
@@ -102,7 +107,8 @@ def screening_figure(
         axes.set_yticks(range(len(labels)), labels if number == 0 else [])
         axes.set_xlabel("layers")
         style = look(number)
-        beside.plot(depths, [largest[order][depth] or math.nan for depth in depths], label=ORDER_WORDS[order], **style)
+        found = largest[order]
+        beside.plot(list(found), [rate or math.nan for rate in found.values()], label=ORDER_WORDS[order], **style)
     panels[0].set_ylabel("learning rate")
     figure.colorbar(image, ax=panels, label="test error (%)")
     beside.set_yscale("log")
