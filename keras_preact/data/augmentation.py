@@ -28,7 +28,7 @@ class PerPixelMean(keras.layers.Layer):
     >>> layer = PerPixelMean()
     >>> images = np.stack([np.full((4, 4, 3), 0, "uint8"), np.full((4, 4, 3), 255, "uint8")])
     >>> layer.adapt(images)
-    >>> np.array(layer(images))[:, 0, 0, 0].tolist()
+    >>> keras.ops.convert_to_numpy(layer(images))[:, 0, 0, 0].tolist()
     [-0.5, 0.5]
     """
 
@@ -79,7 +79,7 @@ class PadCropFlip(keras.layers.Layer):
 
     >>> x = np.arange(16.0, dtype="float32").reshape(1, 4, 4, 1)
     >>> layer = PadCropFlip(padding=1, seed=0)
-    >>> bool((np.array(layer(x)) == x).all()), tuple(layer(x, training=True).shape)
+    >>> bool((keras.ops.convert_to_numpy(layer(x)) == x).all()), tuple(layer(x, training=True).shape)
     (True, (1, 4, 4, 1))
     """
 

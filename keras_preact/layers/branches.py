@@ -22,6 +22,18 @@ Normalize = Callable[..., "list[keras.layers.Layer]"]
 """`normalization` with everything bound but the channels, `relu`, `gamma_initializer` and the name."""
 
 
+def seeded_dropout(rate: float, rank: int, seed: int | None = None, **options: Any) -> keras.layers.Dropout:
+    """Return Keras's `Dropout` of tensors of that rank, whose draws follow from its own seed on every backend.
+
+    With PyTorch, Keras draws from a generator of the whole process if there is neither a seed nor a noise shape: a
+    run that is resumed would draw other values.
+
+    >>> seeded_dropout(0.1, rank=3, name="dropout").noise_shape
+    (None, None, None)
+    """
+    return keras.layers.Dropout(rate, noise_shape=(None,) * rank, seed=seed, **options)
+
+
 @keras.saving.register_keras_serializable(package="keras_preact")
 class DropPath(keras.layers.Layer):
     """Leave out F for whole images at random in training (stochastic depth, Huang et al. 2016).
@@ -42,7 +54,7 @@ class DropPath(keras.layers.Layer):
     Example:
 
     >>> import numpy as np
-    >>> y = np.array(DropPath(0.5, seed=0)(np.ones((1000, 2, 2, 1), "float32"), training=True))
+    >>> y = keras.ops.convert_to_numpy(DropPath(0.5, seed=0)(np.ones((1000, 2, 2, 1), "float32"), training=True))
     >>> sorted(set(y.ravel().tolist())), abs(float(y.mean()) - 1) < 0.1
     ([0.0, 2.0], True)
     """
@@ -88,7 +100,7 @@ class ConstantPadding2D(keras.layers.ZeroPadding2D):
     Example:
 
     >>> import numpy as np
-    >>> np.array(ConstantPadding2D(1, -1.0)(np.ones((1, 1, 1, 1), "float32")))[0, :, :, 0].tolist()
+    >>> keras.ops.convert_to_numpy(ConstantPadding2D(1, -1.0)(np.ones((1, 1, 1, 1), "float32")))[0, :, :, 0].tolist()
     [[-1.0, -1.0, -1.0], [-1.0, 1.0, -1.0], [-1.0, -1.0, -1.0]]
     """
 

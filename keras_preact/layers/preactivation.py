@@ -1,9 +1,8 @@
 """Normalization and activation: batch norm as one fused operation where the backend has one.
 
 Batch norm and ReLU are a third to a half of a residual network's training step on a CPU when they run as
-separate small operations. On TensorFlow `FusedBatchNormV3` does the statistics, the normalization, and its own
-gradient in one pass over the images, with float32 statistics whatever the images' dtype. On JAX the compiler
-fuses the plain operations by itself.
+separate small operations. TensorFlow and PyTorch have one operation for the statistics, the normalization and its
+gradient, with float32 statistics whatever the images' dtype. On JAX the compiler fuses the plain operations by itself.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def channel_axis(data_format: str | None) -> int:
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class BatchNorm(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` with the paper's constants, fused into one operation on TensorFlow.
+    """`keras.layers.BatchNormalization` with the paper's constants, as one operation on TensorFlow and PyTorch.
 
     Equal to its parent to float tolerance: outputs, gradients, and moving statistics (of the biased variance).
 
@@ -48,7 +47,7 @@ class BatchNorm(keras.layers.BatchNormalization):
         axis: the channel axis; -1 or 3 for channels_last images, 1 for channels_first. Default -1.
         momentum: of the moving statistics. Default 0.9 (the paper's framework; Keras itself has 0.99).
         epsilon: added to the variance. Default 1e-5 (Keras itself has 1e-3).
-        fused: `None` (default) uses the fused operation where it exists: TensorFlow, images of rank 4,
+        fused: `None` (default) uses the fused operation where it exists: TensorFlow and PyTorch, images of rank 4,
             float32, float16 or bfloat16, float32 variables, no mask. `False` always takes the parent's path, the
             reference.
         **kwargs: as in `keras.layers.BatchNormalization`.
@@ -86,7 +85,7 @@ class BatchNorm(keras.layers.BatchNormalization):
     def _takes_fused_path(self, inputs: Any, mask: Any) -> bool:
         return (
             self.fused is not False
-            and keras.backend.backend() == "tensorflow"
+            and keras.backend.backend() in FUSED
             and len(inputs.shape) == 4
             and self.axis in (-1, 1, 3)
             and keras.backend.standardize_dtype(inputs.dtype) in ("float32", "float16", "bfloat16")
@@ -102,13 +101,13 @@ class BatchNorm(keras.layers.BatchNormalization):
         # The parent's own rule: a frozen batch norm runs in inference mode.
         batch_statistics = bool(training) and self.trainable
         channels = (inputs.shape[self.axis],)
-        outputs, mean, variance = _fused_batch_norm_tensorflow(
+        outputs, mean, variance = FUSED[keras.backend.backend()](
             inputs,
             scale=ops.convert_to_tensor(self.gamma) if self.scale else ops.ones(channels, "float32"),
             offset=ops.convert_to_tensor(self.beta) if self.center else ops.zeros(channels, "float32"),
             statistics=None if batch_statistics else (self.moving_mean, self.moving_variance),
             epsilon=self.epsilon,
-            data_format="NCHW" if self.axis == 1 else "NHWC",
+            channels_first=self.axis == 1,
         )
         if batch_statistics:
             for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
@@ -117,12 +116,12 @@ class BatchNorm(keras.layers.BatchNormalization):
 
 
 def _fused_batch_norm_tensorflow(
-    inputs: Any, scale: Any, offset: Any, statistics: tuple[Any, Any] | None, epsilon: float, data_format: str
+    inputs: Any, scale: Any, offset: Any, statistics: tuple[Any, Any] | None, epsilon: float, channels_first: bool
 ) -> tuple[Any, Any, Any]:
     """Return (outputs, batch mean, biased batch variance); with `statistics` given, normalize by those instead.
 
-    The package's one call of a TensorFlow operation in a layer: `keras.ops` has no fused batch norm. The raw
-    operation, because `tf.nn`'s wrapper raises epsilon to 1.001e-5 without a word.
+    A backend's own operation, because `keras.ops` has no fused batch norm. The raw one, because `tf.nn`'s wrapper
+    raises epsilon to 1.001e-5 without a word.
     """
     import tensorflow as tf
 
@@ -135,13 +134,33 @@ def _fused_batch_norm_tensorflow(
         mean=mean,
         variance=variance,
         epsilon=epsilon,
-        data_format=data_format,
+        data_format="NCHW" if channels_first else "NHWC",
         is_training=statistics is None,
     )
     # The operation returns the unbiased variance n/(n-1) s²; Keras keeps s².
     n = tf.cast(tf.size(inputs) // tf.maximum(tf.size(scale), 1), tf.float32)
     unbiased_to_biased = (n - 1) / tf.maximum(n, 1)
     return fused.y, tf.stop_gradient(fused.batch_mean), tf.stop_gradient(fused.batch_variance * unbiased_to_biased)
+
+
+def _fused_batch_norm_torch(
+    inputs: Any, scale: Any, offset: Any, statistics: tuple[Any, Any] | None, epsilon: float, channels_first: bool
+) -> tuple[Any, Any, Any]:
+    """Return the same, computed by PyTorch's operation, which takes images of either order as channels first."""
+    import torch
+
+    mean, variance = (None, None) if statistics is None else map(ops.convert_to_tensor, statistics)
+    images = inputs if channels_first else inputs.permute(0, 3, 1, 2)
+    outputs, batch_mean, inverse = torch.native_batch_norm(
+        images, scale, offset, mean, variance, statistics is None, 0.0, epsilon
+    )
+    # What it keeps for the gradient: the mean, and 1 / √(variance + ε) of the biased variance.
+    variance = (inverse**-2.0 - epsilon).clamp(min=0.0)
+    return outputs if channels_first else outputs.permute(0, 2, 3, 1), batch_mean, variance
+
+
+FUSED = {"tensorflow": _fused_batch_norm_tensorflow, "torch": _fused_batch_norm_torch}
+"""Batch norm as one operation, by backend. The package's only operations of backends in a layer."""
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -159,7 +178,7 @@ class PreActivation(BatchNorm):
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(8, 4, 4, 3)).astype("float32")
     >>> y = PreActivation()(x, training=True)
-    >>> bool((np.array(y) >= 0).all())
+    >>> bool((keras.ops.convert_to_numpy(y) >= 0).all())
     True
     """
 

@@ -80,7 +80,7 @@ class UnitStack(CompositeLayer):
     >>> from keras_preact.layers import PreActBasicBlock
     >>> stack = UnitStack(PreActBasicBlock(16, zero_init_residual=True), repeats=50, rolled=True)
     >>> x = np.random.default_rng(0).normal(size=(2, 8, 8, 16)).astype("float32")
-    >>> bool((np.array(stack(x)) == x).all())
+    >>> bool((keras.ops.convert_to_numpy(stack(x)) == x).all())
     True
     >>> tuple(stack.unit_weights(49)["conv1/kernel"].shape)
     (3, 3, 16, 16)
@@ -576,7 +576,8 @@ def _stacked_initializer(initializer: Any, n: int, is_seed: bool) -> Callable[..
 
     def draw(shape: Sequence[int], dtype: Any = None) -> Any:
         if isinstance(initializer, _SAME_EACH_TIME):
-            return ops.broadcast_to(initializer(tuple(shape[1:]), dtype=dtype), shape)
+            # Not broadcast: each unit's part of a variable of PyTorch must have its own memory.
+            return ops.stack([initializer(tuple(shape[1:]), dtype=dtype)] * n)
         values = []
         for _ in range(n):
             # A Keras initializer repeats its values; a clone draws others, unless it was given a seed.
@@ -694,8 +695,9 @@ def _loop_written_out(
     step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
 ) -> tuple[Any, list[Any], Any]:
     loss, updates = ops.zeros((), "float32"), []
-    for k in range(n):
-        x, update, unit_loss = step(x, [value[k] for value in values])
+    # Not `value[k]`: the gradient of an index is a whole stack of zeros.
+    for unit_values in zip(*(ops.unstack(value, n) for value in _unchanging(values)), strict=True):
+        x, update, unit_loss = step(x, unit_values)
         updates.append(update)
         loss = loss + unit_loss
     return x, [ops.stack(update) for update in zip(*updates, strict=True)], loss
@@ -716,7 +718,19 @@ def rematerialized(step: Step) -> Step:
         import jax
 
         return jax.checkpoint(step)
-    return keras.remat(step)
+    return partial(_rematerialized_torch, step)
+
+
+def _rematerialized_torch(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+    return keras.remat(step)(x, _unchanging(values))
+
+
+def _unchanging(values: Sequence[Any]) -> list[Any]:
+    """Return values that stay as they are when a step changes their variables: in place, on PyTorch.
+
+    The backward pass reads them later. What is differentiated does not change before it.
+    """
+    return [value if getattr(value, "requires_grad", False) else ops.copy(value) for value in values]
 
 
 def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:

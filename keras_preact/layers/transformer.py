@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive, check_rate
-from keras_preact.layers.branches import DropPath
+from keras_preact.layers.branches import DropPath, seeded_dropout
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
 from keras_preact.layers.products import sequence_multiply_adds
@@ -87,7 +87,8 @@ class SelfAttention(CompositeLayer):
     >>> changed = x.copy()
     >>> changed[:, 4] += 1
     >>> for attention in (SelfAttention(2), SelfAttention(2, causal=True)):
-    ...     print(bool((np.array(attention(x))[:, :4] == np.array(attention(changed))[:, :4]).all()))
+    ...     y, other = (keras.ops.convert_to_numpy(attention(inputs))[:, :4] for inputs in (x, changed))
+    ...     print(bool((y == other).all()))
     False
     True
     """
@@ -125,7 +126,7 @@ class SelfAttention(CompositeLayer):
         self.qkv.build(input_shape)
         self.output_projection.build(input_shape)
         if self.dropout:
-            self.dropout_layer = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout")
+            self.dropout_layer = seeded_dropout(self.dropout, 4, dtype=self.dtype_policy, name="dropout")
         super().build(input_shape)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
@@ -277,7 +278,7 @@ class Sublayer(ResidualLayer):
         self.first = self._norms(self.placement.first, "norm")
         self.branch = [*self._weight_layers(input_shape[-1]), *self._norms(self.placement.last, "norm_last")]
         if self.dropout:
-            self.branch.append(keras.layers.Dropout(self.dropout, dtype=policy, name="dropout"))
+            self.branch.append(seeded_dropout(self.dropout, 3, dtype=policy, name="dropout"))
         if self.drop_path:
             self.branch.append(DropPath(self.drop_path, dtype=policy, name="drop_path"))
         self.shortcut = self._new_shortcut(name="shortcut", dtype=policy)
@@ -341,7 +342,7 @@ class AttentionUnit(Sublayer):
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
-    >>> bool((np.array(AttentionUnit(2, shortcut="scaled_residual")(x)) == x).all())
+    >>> bool((keras.ops.convert_to_numpy(AttentionUnit(2, shortcut="scaled_residual")(x)) == x).all())
     True
     """
 
@@ -401,8 +402,10 @@ class FeedForwardUnit(Sublayer):
         hidden = keras.layers.Dense(
             self.feed_forward_dim or 4 * width, activation=self.activation, name="dense1", **shared
         )
-        dropout = keras.layers.Dropout(self.dropout, dtype=self.dtype_policy, name="dropout_hidden")
-        return [hidden, *([dropout] if self.dropout else []), keras.layers.Dense(width, name="dense2", **shared)]
+        projection = keras.layers.Dense(width, name="dense2", **shared)
+        if not self.dropout:
+            return [hidden, projection]
+        return [hidden, seeded_dropout(self.dropout, 3, dtype=self.dtype_policy, name="dropout_hidden"), projection]
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -554,7 +557,7 @@ class PostNormEncoderBlock(_NamedBlock):
     Arguments, shapes and errors as in `EncoderBlock`, without `placement`.
 
     >>> import numpy as np
-    >>> y = np.array(PostNormEncoderBlock(heads=2)(np.random.default_rng(0).normal(size=(1, 5, 8))))
+    >>> y = keras.ops.convert_to_numpy(PostNormEncoderBlock(heads=2)(np.random.default_rng(0).normal(size=(1, 5, 8))))
     >>> bool(abs(y.mean(-1)).max() < 1e-6)
     True
     """

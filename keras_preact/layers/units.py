@@ -88,7 +88,7 @@ class ResidualUnit(ResidualLayer):
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(2, 8, 8, 16)).astype("float32")
     >>> unit = ResidualUnit(16, zero_init_residual=True)
-    >>> bool((np.array(unit(x)) == x).all())
+    >>> bool((keras.ops.convert_to_numpy(unit(x)) == x).all())
     True
     """
 
@@ -317,7 +317,7 @@ class PostActBasicBlock(_NamedUnit):
     Arguments, shapes and errors as in `ResidualUnit`, without `block` and `placement`.
 
     >>> import numpy as np
-    >>> float(np.array(PostActBasicBlock(16)(-np.ones((1, 8, 8, 16), "float32"))).min()) >= 0
+    >>> float(keras.ops.convert_to_numpy(PostActBasicBlock(16)(-np.ones((1, 8, 8, 16), "float32"))).min()) >= 0
     True
     """
 

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_positive, check_rate
+from keras_preact.layers.branches import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
 from keras_preact.models.resnet import drop_path_rates, equal_units, with_policy
@@ -198,7 +199,7 @@ class MeanOfSteps(keras.layers.Layer):
 
     >>> import numpy as np
     >>> x, mask = np.arange(8.0).reshape(2, 2, 2), np.array([[True, False], [False, False]])
-    >>> np.array(MeanOfSteps()(x, mask=mask)).tolist()
+    >>> keras.ops.convert_to_numpy(MeanOfSteps()(x, mask=mask)).tolist()
     [[0.0, 1.0], [0.0, 0.0]]
     """
 
@@ -225,7 +226,7 @@ class LastStep(keras.layers.Layer):
     """The last step of a sequence: (batch, steps, width) → (batch, width).
 
     >>> import numpy as np
-    >>> np.array(LastStep()(np.arange(6.0).reshape(1, 3, 2))).tolist()
+    >>> keras.ops.convert_to_numpy(LastStep()(np.arange(6.0).reshape(1, 3, 2))).tolist()
     [[4.0, 5.0]]
     """
 
@@ -332,7 +333,7 @@ def transformer(
     x = start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(x, check_positive("dim", dim), dtype))
     if check_rate("dropout", dropout):
-        x = keras.layers.Dropout(dropout, dtype=dtype, name="embedding_dropout")(x)
+        x = seeded_dropout(dropout, 3, dtype=dtype, name="embedding_dropout")(x)
     block = partial(
         EncoderBlock,
         heads,

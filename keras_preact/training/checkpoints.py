@@ -135,9 +135,9 @@ class Checkpoint:
 
 
 def _array(variable: Any) -> np.ndarray:
-    value = variable.value
-    # A variable that TensorFlow mirrors on several devices is no array, but gives one.
-    return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    # Not Keras's function on TensorFlow: a variable that is mirrored on several devices is no array, but gives one.
+    is_tensorflow = keras.backend.backend() == "tensorflow"
+    return np.asarray(variable.value.numpy() if is_tensorflow else keras.ops.convert_to_numpy(variable.value))
 
 
 def newest_notes(folder: Path) -> dict[str, Any]:

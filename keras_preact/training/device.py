@@ -22,8 +22,8 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 def default_precision() -> str:
     """Return `"mixed_bfloat16"` where the device multiplies bfloat16 faster than float32, else `"float32"`.
 
-    That is on GPUs of compute capability 8.0 or more, on TPUs, and with TensorFlow on processors that have
-    instructions for it (AVX512-BF16, AMX). bfloat16 has float32's range: it needs no loss scale, as float16 does.
+    That is on GPUs of compute capability 8.0 or more, on TPUs, and with TensorFlow and PyTorch on processors that
+    have instructions for it (AVX512-BF16, AMX). bfloat16 has float32's range: it needs no loss scale, as float16 does.
 
     >>> default_precision() in PRECISIONS
     True
@@ -40,6 +40,11 @@ def default_precision() -> str:
         cards = tf.config.list_physical_devices("GPU")
         details = [tf.config.experimental.get_device_details(card) for card in cards]
         fast = all(d.get("compute_capability", (0, 0)) >= (8, 0) for d in details) if cards else _multiplies_bfloat16()
+    elif keras.backend.backend() == "torch":
+        import torch
+
+        is_gpu = torch.cuda.is_available()
+        fast = torch.cuda.get_device_capability() >= (8, 0) if is_gpu else _multiplies_bfloat16()
     else:
         fast = False
     return "mixed_bfloat16" if fast else "float32"
@@ -119,11 +124,11 @@ def precision_policy(precision: str) -> Iterator[None]:
 def make_deterministic() -> None:
     """Have the backend compute the same bits in each run on this machine: for the whole process, for good.
 
-    On TensorFlow that is its op determinism, which refuses operations that have no such form. JAX computes so on
-    processors anyway; on GPUs it must be told before it starts.
+    On TensorFlow and PyTorch that is their own mode, which refuses operations that have no such form. JAX computes so
+    on processors anyway; on GPUs it must be told before it starts, and so must PyTorch.
 
     Raises:
-        InputError: JAX has started on a GPU without being told.
+        InputError: JAX or PyTorch has started on a GPU without being told.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -136,15 +141,23 @@ def make_deterministic() -> None:
             raise InputError(
                 f"JAX on a GPU is deterministic only if it starts so; set XLA_FLAGS={XLA_DETERMINISM} first"
             )
+    elif keras.backend.backend() == "torch":
+        import torch
+
+        if torch.cuda.is_available() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ:
+            raise InputError(
+                "PyTorch on a GPU is deterministic only if it starts so; set CUBLAS_WORKSPACE_CONFIG=:4096:8 first"
+            )
+        torch.use_deterministic_algorithms(True)
 
 
 def compiles_with_xla() -> bool:
-    """Whether training steps are compiled by XLA: always on JAX; on TensorFlow on GPUs alone.
+    """Whether training steps are compiled by XLA: always on JAX; on TensorFlow on GPUs alone; never on PyTorch.
 
     On processors XLA makes TensorFlow's convolutions slower, and Keras's own "auto" would choose it.
     """
-    if keras.backend.backend() != "tensorflow":
-        return True
-    import tensorflow as tf
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
 
-    return bool(tf.config.list_physical_devices("GPU"))
+        return bool(tf.config.list_physical_devices("GPU"))
+    return keras.backend.backend() == "jax"

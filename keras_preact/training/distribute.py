@@ -36,6 +36,8 @@ def devices() -> list[str]:
 
         cards = tf.config.list_logical_devices("GPU")
         return [device.name for device in cards or tf.config.list_logical_devices("CPU")]
+    if keras.backend.backend() == "torch":
+        return ["cpu:0"]  # or a GPU: one, which Keras chooses
     return keras.distribution.list_devices() or ["cpu:0"]
 
 
@@ -169,8 +171,16 @@ def check_devices(count: int) -> None:
                 "TensorFlow's strategy for several machines fails with Keras 3; set KERAS_BACKEND=jax, and on each of "
                 f"them {', '.join(MACHINES)}"
             )
+    elif keras.backend.backend() == "torch":
+        if count > 1:
+            raise InputError(
+                f"this asks for {count} devices, and Keras trains on one with PyTorch; set KERAS_BACKEND=tensorflow or "
+                "jax for several"
+            )
     elif keras.backend.backend() != "jax":
-        raise InputError(f"runs are not trained on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow or jax")
+        raise InputError(
+            f"runs are not trained on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow, jax or torch"
+        )
     if count > (here := len(devices())):
         raise InputError(f"this asks for {count} devices, and here are {here}; give --distribute {here}")
     if process()[1] > 1 and count < here:

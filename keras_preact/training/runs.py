@@ -536,4 +536,8 @@ def _accelerators() -> list[str]:
 
         devices = [device for kind in ("GPU", "TPU") for device in tf.config.list_physical_devices(kind)]
         return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type) for d in devices]
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
     return []

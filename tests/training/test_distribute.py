@@ -113,9 +113,12 @@ def test_no_device_and_another_backend_are_refused_before_anything_is_made(tmp_p
     config = RunConfig(options={"depth": 8}, devices=0)
     with pytest.raises(InputError, match="number of devices is 0; give a whole number of at least 1"):
         start(config, tmp_path / "run")
-    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
-    with pytest.raises(InputError, match="runs are not trained on torch; set KERAS_BACKEND=tensorflow or jax"):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "openvino")
+    with pytest.raises(InputError, match="not trained on openvino; set KERAS_BACKEND=tensorflow, jax or torch"):
         start(dataclasses.replace(config, devices=1), tmp_path / "run")
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(InputError, match="asks for 2 devices, and Keras trains on one with PyTorch"):
+        start(dataclasses.replace(config, devices=2), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
