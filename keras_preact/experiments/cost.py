@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import statistics
 import time
@@ -16,6 +17,7 @@ from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job
 from keras_preact.experiments.store import identity
 from keras_preact.training.distribute import on_devices
+from keras_preact.training.recipe import StepSchedule
 from keras_preact.training.trainer import TEST_BATCH, Dataset, RunConfig, build_model
 
 ROUNDS = 4
@@ -98,7 +100,7 @@ def _stand_in(config: RunConfig) -> tuple[Dataset, int, int]:
 def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) -> list[float | None]:
     """Return how long each run would take here, in seconds; `None` for those that are finished.
 
-    Runs that differ in their seed alone are timed once.
+    Runs that differ only in their seed or learning rate are timed once.
 
     Args:
         jobs: of `plan`.
@@ -110,7 +112,7 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
         if job.run is not None:
             found.append(None)
             continue
-        key = identity(job.config, with_seed=False), job.config.precision
+        key = _what_takes_time(job.config)
         if key not in timed:
             say(f"timing {job.row.title} …")
             timed[key] = seconds_of(job.config)
@@ -118,3 +120,9 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
             gc.collect()
         found.append(timed[key])
     return found
+
+
+def _what_takes_time(config: RunConfig) -> tuple[str, str]:
+    """Return what the time of a run depends on: all of it but the seed and the learning rates."""
+    recipe = dataclasses.replace(config.recipe, schedule=StepSchedule())
+    return identity(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision

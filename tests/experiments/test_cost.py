@@ -37,3 +37,12 @@ def test_finished_runs_cost_nothing(tmp_path, monkeypatch):
     jobs = plan(EXPERIMENTS["table1"], BUDGETS["smoke"], rows=["original", "conv"], seeds=2, out=tmp_path)
     jobs[0] = dataclasses.replace(jobs[0], run=object())
     assert costs(jobs) == [None, 60.0, 60.0, 60.0]
+
+
+def test_learning_rates_cost_the_same_and_are_timed_once(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr(cost, "seconds_of", lambda config: timed.append(config) or 60.0)
+    jobs = plan(EXPERIMENTS["screening"], BUDGETS["demo"], out=tmp_path)
+    assert costs(jobs) == [60.0] * len(jobs)
+    networks = {(config.options["placement"], config.options["depth"]) for config in timed}
+    assert len(timed) == len(networks) < len(jobs) / 5
