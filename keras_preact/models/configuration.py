@@ -124,6 +124,7 @@ UNBOUNDED = {
     "ema_overwrite_frequency",
 }
 """Arguments that nothing is made of."""
+PYTORCHS_OPTIMIZERS = re.compile(r"keras\.src\.backend\.torch\.optimizers\.torch_[a-z]+")
 LONGEST = 100
 """The most layers of a Sequential model: Keras builds it again after each."""
 CALLS = 300
@@ -194,6 +195,13 @@ def objects(config: Any) -> Iterator[dict[str, Any]]:
     if isinstance(config, list):
         for value in config:
             yield from objects(value)
+
+
+def name_publicly(config: Any) -> None:
+    """Name Keras's optimizers by their public module. On PyTorch Keras writes private ones, which load nowhere else."""
+    for found in objects(config):
+        if isinstance(found.get("module"), str) and PYTORCHS_OPTIMIZERS.fullmatch(found["module"]):
+            found.update(module="keras.optimizers", registered_name=None)
 
 
 def check_configuration(name: str, config: dict[str, Any], size: int) -> None:

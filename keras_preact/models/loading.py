@@ -18,7 +18,7 @@ from keras.src.saving import serialization_lib
 
 from keras_preact.errors import InputError, shown
 from keras_preact.models.archive import Archive, read_archive
-from keras_preact.models.configuration import MOST, check_configuration, objects
+from keras_preact.models.configuration import MOST, check_configuration, name_publicly, objects
 from keras_preact.models.stored import finite, load_state
 from keras_preact.models.trained import refuse_other_pixels
 
@@ -47,6 +47,7 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
     name = shown(Path(path).name)
     try:
         archive = read_archive(Path(path))
+        name_publicly(archive.config)
         check_configuration(archive.name, archive.config, archive.size)
         with _policy_of(archive):
             model = refuse_other_pixels(_built(archive, compile))

@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_preact.errors import InputError
 from keras_preact.models.archive import check_stored
+from keras_preact.models.configuration import name_publicly
 from keras_preact.training.runs import PARTIAL, writing, written_aside
 
 ABOUT = "about"
@@ -179,9 +180,10 @@ def _about(contents: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 
 def save_model(model: keras.Model, path: Path) -> None:
-    """Write a model to a `.keras` file as Keras does, but with equal bytes for equal models.
+    """Write a model to a `.keras` file as Keras does, but with equal bytes for equal models, for every backend.
 
-    Keras's own files differ by the time of day, and by the addresses in memory with which it marks shared objects.
+    Keras's own files differ by the time of day, and by the addresses in memory with which it marks shared objects;
+    those of PyTorch name optimizers that other backends do not have.
     """
     model.save(path)
     with zipfile.ZipFile(path) as archive:
@@ -189,8 +191,10 @@ def save_model(model: keras.Model, path: Path) -> None:
     metadata, config = (json.loads(members[name]) for name in ("metadata.json", "config.json"))
     metadata.pop("date_saved", None)
     members["metadata.json"] = json.dumps(metadata).encode()
+    name_publicly(config)
     members["config.json"] = json.dumps(_renumbered(config, {})).encode()
-    with zipfile.ZipFile(path, "w") as archive:
+    # Given a path, zipfile would try again in another mode where the system refuses to open it.
+    with path.open("wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content)  # of 1980, the first year that zip knows
 

@@ -333,7 +333,7 @@ def test_channels_first_convolutions_fold_with_norms_of_the_first_axis():
     model = trained(keras.Model(inputs, keras.layers.BatchNormalization(axis=1)(x)))
     assert norms(fold(model)) == []
     if keras.backend.backend() != "tensorflow":  # whose convolutions on a CPU take channels last alone
-        assert_same(model, fold(model), X[:, :4, :6, :6].transpose(0, 3, 1, 2)[:, :, :6, :6].repeat(2, axis=1)[:, :4])
+        assert_same(model, fold(model), np.random.default_rng(0).normal(size=(2, 4, 6, 6)).astype("float32"))
 
 
 def small(*layers, outputs=None):
@@ -431,7 +431,7 @@ def test_a_model_with_a_call_of_its_own_stays():
 
 def test_float64_is_kept():
     model = small(keras.layers.Conv2D(4, 3, dtype="float64"), keras.layers.BatchNormalization(dtype="float64"))
-    if keras.backend.backend() != "jax":  # where float64 has to be switched on for the program
+    if keras.backend.backend() == "tensorflow":  # elsewhere Keras computes the norms of float64 in float32
         outputs = [keras.ops.convert_to_numpy(network(X[:, :8, :8])) for network in (model, fold(model))]
         np.testing.assert_allclose(*outputs, rtol=1e-12, atol=1e-12)
 

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from harness import array
 
 from keras_preact import InputError
 from keras_preact.data import PerPixelMean
@@ -50,19 +51,19 @@ def test_a_frozen_network_computes_in_training_what_it_does_at_inference():
     network = cifar_resnet(8, input_shape=(8, 8, 3))
     reestimate_statistics(network, batches())
     x = batches(1)[0]
-    assert np.abs(np.asarray(network(x, training=True)) - np.asarray(network(x, training=False))).max() > 1e-3
+    assert np.abs(array(network(x, training=True)) - array(network(x, training=False))).max() > 1e-3
     assert freeze(network) == [layer.name for layer in network.layers]
-    assert np.array_equal(np.asarray(network(x, training=True)), np.asarray(network(x, training=False)))
+    assert np.array_equal(array(network(x, training=True)), array(network(x, training=False)))
 
 
 @pytest.mark.parametrize("rolled", [False, True])
 def test_statistics_are_the_means_over_the_batches(rolled):
     network = cifar_resnet(20, input_shape=(8, 8, 3), rolled=rolled)
-    before = [keras.ops.convert_to_numpy(v) for v in network.trainable_variables]
+    before = [array(v) for v in network.trainable_variables]
     shown = batches()
     assert reestimate_statistics(network, iter(shown)) == len(shown)
     stem = keras.Model(network.input, network.get_layer("stem_conv").output)
-    maps = [np.asarray(stem(x)) for x in shown]  # the first batch norm of a pre-activation network sees these
+    maps = [array(stem(x)) for x in shown]  # the first batch norm of a pre-activation network sees these
     norms = [n for n in network._flatten_layers() if isinstance(n, keras.layers.BatchNormalization)]
     (norm,) = (n for n in norms if n.moving_mean.path == "stage1_unit01/norm1/moving_mean")
     mean = np.mean([m.mean((0, 1, 2)) for m in maps], 0)
@@ -70,7 +71,7 @@ def test_statistics_are_the_means_over_the_batches(rolled):
     np.testing.assert_allclose(norm.moving_mean, mean, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(norm.moving_variance, variance, rtol=1e-4)
     assert all(n.momentum == 0.9 for n in norms)
-    assert all(np.array_equal(a, b) for a, b in zip(before, network.trainable_variables, strict=True))
+    assert all(np.array_equal(a, array(b)) for a, b in zip(before, network.trainable_variables, strict=True))
 
 
 def test_statistics_do_not_depend_on_what_they_were():
