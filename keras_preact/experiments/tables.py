@@ -172,7 +172,18 @@ DEMO_DEPTH = 218
 PAPERS_RATE = 0.1
 RATES = (0.003, 0.01, 0.03, PAPERS_RATE, 0.3)
 PAPERS_WARMUP = "paper's warm-up"
-BEST_RATES: dict[tuple[str, int], float] = {}
+BEST_RATES: dict[tuple[str, int], float] = {
+    ("original", 20): 0.1,
+    ("original", 56): 0.03,
+    ("original", 110): 0.01,
+    ("original", 218): 0.01,
+    ("original", 434): 0.01,
+    ("full_preactivation", 20): 0.1,
+    ("full_preactivation", 56): 0.1,
+    ("full_preactivation", 110): 0.3,
+    ("full_preactivation", 218): 0.1,
+    ("full_preactivation", 434): 0.3,
+}
 """The learning rate with the lowest test error in the screening, by order and depth: what the confirmation tunes by."""
 
 
