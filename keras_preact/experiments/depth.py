@@ -82,6 +82,46 @@ def best_rates(screening: Errors, order: str) -> dict[int, float]:
     return {depth: min(errors, key=errors.__getitem__) for depth, errors in found.items() if len(errors) == len(RATES)}
 
 
+@dataclass(frozen=True)
+class Tuned:
+    """Errors of the screening at one depth, at the paper's learning rate and at each order's best one.
+
+    Attributes:
+        depth: layers.
+        papers: test error (%) by order at the paper's learning rate.
+        rates: each order's best learning rate.
+        best: its test error (%) there.
+    """
+
+    depth: int
+    papers: Mapping[str, float]
+    rates: Mapping[str, float]
+    best: Mapping[str, float]
+
+    @property
+    def gaps(self) -> tuple[float, float]:
+        """Original less full pre-activation, in points: at the paper's learning rate, and both at their best."""
+        first, second = ORDERS
+        return self.papers[first] - self.papers[second], self.best[first] - self.best[second]
+
+
+def tuning(screening: Errors) -> list[Tuned]:
+    """Return by depth what tuning the learning rate does, where all rates have been run in both orders.
+
+    Args:
+        screening: of `screened`.
+    """
+    rates = {order: best_rates(screening, order) for order in ORDERS}
+    found = []
+    for depth in DEPTHS:
+        if all(depth in rates[order] for order in ORDERS):
+            errors = {order: _errors_by_rate(screening, order, depth) for order in ORDERS}
+            here = {order: rates[order][depth] for order in ORDERS}
+            best = {order: errors[order][rate] for order, rate in here.items()}
+            found.append(Tuned(depth, {order: errors[order][PAPERS_RATE] for order in ORDERS}, here, best))
+    return found
+
+
 def _errors_by_rate(screening: Errors, order: str, depth: int) -> dict[float, float]:
     cells = {rate: screening[order, depth, rate] for rate in RATES if (order, depth, rate) in screening}
     return {rate: statistics.mean(counted(runs)) for rate, runs in cells.items()}
@@ -264,6 +304,7 @@ def mechanism(runs: Errors, rate: float = PAPERS_RATE) -> dict[str, dict[str, di
         measured = [at_moments(read_propagation(run.folder.path)) for run in cell] if at == rate else []
         for moment in MOMENTS:
             entries = [each[moment] for each in measured if moment in each]
+            entries = [entry for entry in entries if math.isfinite(entry["variance"][-1])]  # the others have diverged
             for quantity, measure in MECHANISM.items() if entries else ():
                 series = found[quantity][moment].setdefault(order, {})
                 series[depth] = statistics.median(measure(entry) for entry in entries)

@@ -228,7 +228,39 @@ def _screening(store: Store, results: Path) -> list[str]:
     )
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up)
-    return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening")]
+    return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening"), _tuning(runs)]
+
+
+def _tuning(screening: depth.Errors) -> str:
+    """Return what tuning each order's learning rate does as Markdown, or nothing where not all rates have been run."""
+    found = depth.tuning(screening)
+    if not found:
+        return ""
+    first, second = (depth.WORDS[order] for order in ORDERS)
+    at = f"at {PAPERS_RATE:g}"
+    heads = ["layers", f"{first} {at}", f"{second} {at}", "gap", f"{first}, best", f"{second}, best", "gap of the best"]
+    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for tuned in found:
+        papers = [f"{tuned.papers[order]:.1f}" for order in ORDERS]
+        best = [f"{tuned.best[order]:.1f} (rate {tuned.rates[order]:g})" for order in ORDERS]
+        gaps = [f"{gap:+.1f}" for gap in tuned.gaps]
+        rows.append("| " + " | ".join([str(tuned.depth), *papers, gaps[0], *best, gaps[1]]) + " |")
+    text = (
+        f"Test errors (%), and how far {second} is ahead, in points; a best rate is the best of those above."
+        f"{_share_of_tuning(found)} Most of these runs have one seed: the confirmation has the intervals."
+    )
+    return "\n".join([text, "", *rows, ""])
+
+
+def _share_of_tuning(found: Sequence[depth.Tuned]) -> str:
+    """Return in a sentence how much of the gap of deep networks tuning closes, or nothing where there is no gap."""
+    papers, best = (sum(tuned.gaps[k] for tuned in found if tuned.depth >= depth.DEEP_FROM) for k in (0, 1))
+    if papers <= 0:
+        return ""
+    return (
+        f" From {depth.DEEP_FROM} layers on, tuning closes {100 * (1 - best / papers):.0f} % of the gap at "
+        f"{PAPERS_RATE:g}."
+    )
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:

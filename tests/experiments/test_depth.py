@@ -7,6 +7,7 @@ import pytest
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, depth
 from keras_preact.experiments.probe import PROPAGATION
+from keras_preact.experiments.tables import TUNED_ORIGINAL
 
 BUDGET = {"screening": "demo", "depth": "deep"}
 
@@ -130,3 +131,10 @@ def test_best_rates_are_those_of_the_screening_on_record():
     screening = depth.screened(Store([Path(__file__).parents[2] / "results"]))
     for (order, at), rate in depth.BEST_RATES.items():
         assert depth.best_rates(screening, order)[at] == rate
+
+
+def test_what_the_demo_says_of_tuning_is_on_record():
+    screening = depth.screened(Store([Path(__file__).parents[2] / "results"]))
+    (tuned,) = (each for each in depth.tuning(screening) if each.depth == 218)
+    assert (tuned.rates["original"], round(tuned.best["original"], 1)) == TUNED_ORIGINAL
+    assert tuned.gaps[0] > tuned.gaps[1] > 0
