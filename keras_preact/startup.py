@@ -9,6 +9,7 @@ Little is imported here before `stop_in_one_line` has run: until then Ctrl-C pri
 """
 
 import contextlib
+import importlib
 import os
 import re
 import signal
@@ -48,6 +49,12 @@ def _stop(number: int, frame: Any) -> None:
 def use_onednn() -> None:
     """Have TensorFlow compute with oneDNN on any x86-64 processor, unless the environment says otherwise."""
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow, where it is installed: Keras does so on every backend when it first seeds or serializes."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("tensorflow")
 
 
 @contextlib.contextmanager

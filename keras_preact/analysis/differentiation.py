@@ -42,6 +42,7 @@ def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
         import torch
 
         x = x.detach().requires_grad_()
-        gradient = torch.autograd.grad(function(x), x, upstream, allow_unused=True)[0]
+        y = function(x)
+        gradient = torch.autograd.grad(y, x, upstream, allow_unused=True)[0] if y.requires_grad else None
         return torch.zeros_like(x) if gradient is None else gradient
     raise NotImplementedError(f"the {backend} backend has no gradients")
