@@ -1,6 +1,7 @@
 # make demo       train the original and the pre-activation ResNet side by side on real images (about 3.5 minutes on two cores)
 # make test       style, types, tests, notebooks (less than half an hour on two cores)
 # make test-slow  the tests that take longer
+# make test-torch the tests of layers, networks, data, training, analysis and experiments on PyTorch
 # make lab        open the course in JupyterLab
 # make bench      speed and memory against what people use today, into runs/benchmarks
 # make reproduce  what is missing of the paper's tables, and what it would cost on this machine; BUDGET=smoke, cpu, deep, paper
@@ -22,9 +23,10 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ONEDNN = TF_ENABLE_ONEDNN_OPTS=1
 # TensorFlow's own log lines would stand in stored outputs; the figures here are those of the processor.
 QUIET = $(ONEDNN) KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
+ON_TORCH = $(addprefix tests/, layers models data training analysis experiments test_cli.py test_console.py test_uses.py)
 NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
-.PHONY: demo test test-slow lab bench reproduce site notebooks
+.PHONY: demo test test-slow test-torch lab bench reproduce site notebooks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -40,6 +42,10 @@ test: $(VENV)/installed-tests
 
 test-slow: $(VENV)/installed-tests
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
+
+test-torch: $(VENV)/installed-tests
+	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) --editable '.[torch]'
+	KERAS_BACKEND=torch OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ON_TORCH)
 
 lab: $(VENV)/installed
 	@# With this variable kernels leave TensorFlow's log lines to the terminal: they would stand in red below every first cell.

@@ -160,24 +160,39 @@ def test_files_of_rolled_networks_hold_no_unit_beyond_theirs(tmp_path):
     assert count == sum(int(np.prod(v.shape)) for v in model.weights)
 
 
+SAVE_ELSEWHERE = """
+import sys
+from pathlib import Path
+sys.path[:0] = ["tests", "tests/models"]
+import conftest, keras, numpy as np, test_weights as t
+
+for kind, make in t.NETWORKS.items():
+    for form in ("rolled", "unrolled"):
+        keras.utils.set_random_seed(1)
+        model = t.different(make, form)
+        for suffix in t.ENDINGS:
+            t.write_weights(model, Path(sys.argv[1]) / f"{kind}-{form}{suffix}")
+        np.save(Path(sys.argv[1]) / f"{kind}-{form}.npy", t.array(model(t.example(model))))
+"""
+
+
+def example(model):
+    return np.random.default_rng(3).normal(size=(2, *model.input_shape[1:])).astype("float32")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("saved", ["tensorflow", "jax"])
-def test_files_of_one_backend_load_on_the_other(saved, tmp_path):
-    """Saved in a process of its own: rolled and not, in each format."""
-    script = (
-        "import sys, keras; sys.path.insert(0, 'tests/models'); sys.path.insert(0, 'tests'); import test_weights as t\n"
-        "from pathlib import Path\n"
-        "for rolled in ('rolled', 'unrolled'):\n"
-        "    keras.utils.set_random_seed(1)\n"
-        "    model = t.different(t.NETWORKS['drop path'], rolled)\n"
-        "    for suffix in t.ENDINGS:\n"
-        "        t.write_weights(model, Path(sys.argv[1]) / f'{rolled}{suffix}')\n"
-    )
-    root = Path(__file__).parents[2]
+@pytest.mark.parametrize("saved", ["tensorflow", "jax", "torch"])
+def test_files_of_one_backend_load_on_the_others(saved, tmp_path):
+    """Saved in a process of its own, rolled and not, in each format: equal weights, and outputs to 1e-5."""
+    pytest.importorskip(saved)
     environment = {**os.environ, "KERAS_BACKEND": saved}
-    subprocess.run([sys.executable, "-c", script, tmp_path], env=environment, cwd=root, check=True)
-    for rolled in ("rolled", "unrolled"):
-        files = [tmp_path / f"{rolled}{suffix}" for suffix in ENDINGS]
-        loaded = [values(NETWORKS["drop path"](**FORMS[f], weights=path)) for f in FORMS for path in files]
-        for other in loaded[1:]:
-            assert all(np.array_equal(other[name], value) for name, value in loaded[0].items())
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", SAVE_ELSEWHERE, tmp_path], env=environment, cwd=root, check=True)
+    for (kind, make), form in itertools.product(NETWORKS.items(), ("rolled", "unrolled")):
+        files = [tmp_path / f"{kind}-{form}{suffix}" for suffix in ENDINGS]
+        loaded = [make(**FORMS[f], weights=path) for f, path in zip(FORMS, files, strict=True)]
+        expected = np.load(tmp_path / f"{kind}-{form}.npy")
+        for model in loaded:
+            assert all(np.array_equal(values(model)[name], value) for name, value in values(loaded[0]).items())
+            difference = np.abs(array(model(example(model))) - expected).max()
+            assert difference <= 1e-5 * np.abs(expected).max(), (kind, form)
