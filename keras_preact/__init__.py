@@ -19,13 +19,12 @@ Importing the package imports `layers`, `models`, `data` and `optimizers` and re
 `keras.models.load_model` finds it; the other parts are imported by their names.
 """
 
-from keras_preact.startup import import_tensorflow, is_the_command, stop_in_one_line, use_onednn, without_log_lines
+from keras_preact.startup import is_the_command, stop_in_one_line, use_onednn, without_log_lines
 
 if is_the_command():
     stop_in_one_line()
     use_onednn()
     with without_log_lines():
-        import_tensorflow()
         from keras_preact import data, layers, models, optimizers
 else:
     from keras_preact import data, layers, models, optimizers

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_preact.errors import REMEDIES, InputError, WriteError, as_command, printable
+from keras_preact.startup import import_tensorflow, is_the_command
 from keras_preact.version import __version__
 
 RUNS = Path("runs")
@@ -217,7 +218,7 @@ def _demo(options: argparse.Namespace) -> None:
     import dataclasses
 
     from keras_preact.console import say
-    from keras_preact.experiments.tables import TUNED_ORIGINAL
+    from keras_preact.experiments.tables import DEMO_DEPTH, PAPERS_RATE, TUNED_ORIGINAL
     from keras_preact.training import RunConfig, compare, default_precision, get_recipe, next_free_folder, orders
 
     recipe = get_recipe("demo")
@@ -235,17 +236,17 @@ def _demo(options: argparse.Namespace) -> None:
         folder = compare(orders(config), out, lambda name, _: [display.callback(name)])
     _say_comparison(folder)
     say(_finding(folder, options.depth, options.learning_rate))
-    if (options.depth, options.learning_rate, options.steps) == (218, 0.1, None):
-        rate, error = TUNED_ORIGINAL
+    rate, error = TUNED_ORIGINAL
+    if (options.depth, options.learning_rate, options.steps) == (DEMO_DEPTH, PAPERS_RATE, None):
         say(
-            f"{options.learning_rate:g} is the paper's rate. Tuning helps the original: at {rate:g}, the best of five "
+            f"{PAPERS_RATE:g} is the paper's rate. Tuning helps the original: at {rate:g}, the best of five "
             f"rates, a stored run reached {error:g} %."
         )
     shallow = "--depth 20     the shallow control"
     say(
         "Try next:\n"
         f"  keras-preact demo {shallow if options.depth > 56 else '--depth 218    eleven times as deep'}\n"
-        "  keras-preact demo --learning-rate 0.01    the original order at its best rate\n"
+        f"  keras-preact demo --learning-rate {rate:g}    the original order at its best rate\n"
         "  keras-preact inspect cifar_resnet --depth 218 --basic --placement original"
     )
 
@@ -837,6 +838,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         if options.command == "reproduce":
             options.arguments = arguments  # for its workers
+        if is_the_command():
+            import_tensorflow()
         try:
             options.run(options)
         finally:

@@ -51,12 +51,6 @@ def use_onednn() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
-def import_tensorflow() -> None:
-    """Import TensorFlow, where it is installed: Keras does so on every backend when it first seeds or serializes."""
-    with contextlib.suppress(ImportError):
-        importlib.import_module("tensorflow")
-
-
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
     """Hold back what is written to the standard error, and write it at the end without the log lines.
@@ -81,3 +75,9 @@ def without_log_lines() -> Iterator[None]:
             os.close(before)
             held.seek(0)
             os.write(2, b"".join(line for line in held if not LOG_LINES.search(line)))
+
+
+def import_tensorflow() -> None:
+    """Import TensorFlow, where it is installed: Keras does so on every backend when it first seeds or serializes."""
+    with without_log_lines(), contextlib.suppress(ImportError):
+        importlib.import_module("tensorflow")

@@ -157,7 +157,7 @@ def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, d
     Args:
         confirmation: of `confirmed`.
     """
-    choices = {f"learning rate {PAPERS_RATE:g}, the paper's": False, "each order's best learning rate": True}
+    choices = {f"learning rate {PAPERS_RATE:g}, the paper's": False, "each order's best rate of the screening": True}
     found: dict[str, dict[str, dict[str, dict[int, list[float]]]]] = {"training loss": {}, "test error (%)": {}}
     for choice, tuned in choices.items():
         if tuned and not BEST_RATES:

@@ -75,7 +75,7 @@ def _resnet_20() -> Experiment:
         Row(placement, f"ResNet-20, {_WORDS[placement].split(':')[0]}", "20", {"placement": placement}, published=error)
         for placement, error in published.items()
     ]
-    return Experiment("resnet20", "the smallest network, for all of the paper's 64k steps; CIFAR-10", tuple(rows))
+    return Experiment("resnet20", "the smallest network; CIFAR-10", tuple(rows))
 
 
 def _table_5() -> Experiment:
