@@ -24,7 +24,9 @@ def workers(subjects: Sequence[Subject]) -> Iterator[dict[str, Worker]]:
     started: dict[str, Worker] = {}
     try:
         for subject in subjects:
-            started[subject.name] = Worker(subject.function, subject.arguments, subject.precision)
+            started[subject.name] = Worker(
+                subject.function, subject.arguments, subject.precision, subject.backend, subject.threads
+            )
         yield started
     finally:
         for worker in started.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,12 +13,17 @@ PRECISIONS = ("float32", "mixed_bfloat16")
 
 @dataclass(frozen=True)
 class Subject:
-    """One line of a comparison: a function of `subjects.py`, its arguments, and the precision."""
+    """One line of a comparison: a function of `subjects.py`, its arguments, and what its process computes with.
+
+    `backend`: of Keras; default the one set. `threads`: default all.
+    """
 
     name: str
     function: str
     arguments: dict[str, Any] = field(default_factory=dict)
     precision: str = "float32"
+    backend: str | None = None
+    threads: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,8 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     )
     for depth in (20, 110):
         yield _throughput(depth, 128, torch)
+        if torch:
+            yield _on_torch(depth, 32)
     yield _at_once(110, 128, default)
     for kind in ("training", "inference"):
         for precision in PRECISIONS:
@@ -110,6 +118,14 @@ def _throughput(depth: int, batch: int, torch: bool) -> Comparison:
     if torch:
         subjects.append(_torch("PyTorch, compiled, bfloat16", depth, batch, compiled=True, bfloat16=True))
     return Comparison(f"throughput {depth}", tuple(subjects), images=batch)
+
+
+def _on_torch(depth: int, batch: int) -> Comparison:
+    """The same network in plain PyTorch, and through Keras on PyTorch, on one thread."""
+    size = {"depth": depth, "batch": batch}
+    subjects = (_torch("PyTorch", depth, batch), _form("default", size), _form("plain Keras", size))
+    here = (dataclasses.replace(subject, backend="torch", threads=1) for subject in subjects)
+    return Comparison(f"on PyTorch {depth}", tuple(here), images=batch)
 
 
 def _at_once(depth: int, batch: int, default: str) -> Comparison:

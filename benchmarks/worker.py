@@ -23,10 +23,18 @@ ROOT = Path(__file__).parents[1]
 class Worker:
     """A subject in a process of its own."""
 
-    def __init__(self, function: str, arguments: dict[str, Any], precision: str, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        function: str,
+        arguments: dict[str, Any],
+        precision: str,
+        backend: str | None = None,
+        threads: int | None = None,
+    ) -> None:
         spec = {"subject": function, "arguments": arguments, "precision": precision}
         names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         own = {"TF_CPP_MIN_LOG_LEVEL": "3", **(dict.fromkeys(names, str(threads)) if threads else {})}
+        own |= {"KERAS_BACKEND": backend} if backend else {}
         # A file, because a pipe that nobody reads would fill and stop the worker; closed by `stop`.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(

@@ -30,13 +30,6 @@ import keras
 import numpy as np
 import pytest
 
-if keras.backend.backend() == "torch":
-    import torch
-
-    # oneDNN 3.12 writes past its memory in the gradient of a strided 1×1 convolution of fewer than 8 or 16 channels, as
-    # the small networks here have (oneDNN's issue 6035).
-    torch.backends.mkldnn.enabled = False
-
 
 @pytest.fixture(autouse=True)
 def keras_as_it_was():

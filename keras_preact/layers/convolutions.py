@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.native import CONVOLUTION
 from keras_preact.layers.preactivation import channel_axis
 
 HE_BY_FAN_OUT = "he_by_fan_out"
@@ -75,6 +76,27 @@ def for_keras(initializer: Any) -> Any:
     return INITIALIZERS.get(initializer, initializer) if isinstance(initializer, str) else initializer
 
 
+@keras.saving.register_keras_serializable(package="keras_preact")
+class Conv2D(keras.layers.Conv2D):
+    """`keras.layers.Conv2D`, on PyTorch without Keras's copies of images and a fault of oneDNN.
+
+    Arguments, weights and outputs are those of `keras.layers.Conv2D`.
+
+    Example:
+
+    >>> import numpy as np
+    >>> tuple(Conv2D(8, 3, padding="same")(np.ones((2, 4, 4, 3), "float32")).shape)
+    (2, 4, 4, 8)
+    """
+
+    def convolution_op(self, inputs: Any, kernel: Any) -> Any:
+        native = CONVOLUTION.get(keras.backend.backend())
+        if native is None or (self.padding == "same" and self.strides != (1, 1) and self.kernel_size != (1, 1)):
+            return super().convolution_op(inputs, kernel)
+        channels_first = self.data_format == "channels_first"
+        return native(inputs, kernel, self.strides, self.padding, self.dilation_rate, self.groups, channels_first)
+
+
 @dataclass(frozen=True)
 class WeightLayer:
     """One convolution of a branch: filters, kernel size, strides, dilation, groups."""
@@ -100,7 +122,7 @@ class WeightLayer:
         while a strided 1×1 shortcut reads the even ones; equal padding, the authors', centres both alike.
         """
         pads = self.strides > 1 and self.kernel_size > 1
-        convolution = keras.layers.Conv2D(
+        convolution = Conv2D(
             self.filters,
             self.kernel_size,
             strides=self.strides,

@@ -14,6 +14,7 @@ import keras
 from keras import ops
 
 from keras_preact.errors import check_choice
+from keras_preact.layers.native import FUSED_BATCH_NORM
 
 NORMALIZATIONS = ("batch", "group", "layer", "none")
 
@@ -85,7 +86,7 @@ class BatchNorm(keras.layers.BatchNormalization):
     def _takes_fused_path(self, inputs: Any, mask: Any) -> bool:
         return (
             self.fused is not False
-            and keras.backend.backend() in FUSED
+            and keras.backend.backend() in FUSED_BATCH_NORM
             and len(inputs.shape) == 4
             and self.axis in (-1, 1, 3)
             and keras.backend.standardize_dtype(inputs.dtype) in ("float32", "float16", "bfloat16")
@@ -101,7 +102,7 @@ class BatchNorm(keras.layers.BatchNormalization):
         # The parent's own rule: a frozen batch norm runs in inference mode.
         batch_statistics = bool(training) and self.trainable
         channels = (inputs.shape[self.axis],)
-        outputs, mean, variance = FUSED[keras.backend.backend()](
+        outputs, mean, variance = FUSED_BATCH_NORM[keras.backend.backend()](
             inputs,
             scale=ops.convert_to_tensor(self.gamma) if self.scale else ops.ones(channels, "float32"),
             offset=ops.convert_to_tensor(self.beta) if self.center else ops.zeros(channels, "float32"),
@@ -113,54 +114,6 @@ class BatchNorm(keras.layers.BatchNormalization):
             for moving, batch in ((self.moving_mean, mean), (self.moving_variance, variance)):
                 moving.assign(moving * self.momentum + batch * (1.0 - self.momentum))
         return outputs
-
-
-def _fused_batch_norm_tensorflow(
-    inputs: Any, scale: Any, offset: Any, statistics: tuple[Any, Any] | None, epsilon: float, channels_first: bool
-) -> tuple[Any, Any, Any]:
-    """Return (outputs, batch mean, biased batch variance); with `statistics` given, normalize by those instead.
-
-    A backend's own operation, because `keras.ops` has no fused batch norm. The raw one, because `tf.nn`'s wrapper
-    raises epsilon to 1.001e-5 without a word.
-    """
-    import tensorflow as tf
-
-    empty = tf.zeros([0], tf.float32)
-    mean, variance = (empty, empty) if statistics is None else map(tf.convert_to_tensor, statistics)
-    fused = tf.raw_ops.FusedBatchNormV3(
-        x=inputs,
-        scale=scale,
-        offset=offset,
-        mean=mean,
-        variance=variance,
-        epsilon=epsilon,
-        data_format="NCHW" if channels_first else "NHWC",
-        is_training=statistics is None,
-    )
-    # The operation returns the unbiased variance n/(n-1) s²; Keras keeps s².
-    n = tf.cast(tf.size(inputs) // tf.maximum(tf.size(scale), 1), tf.float32)
-    unbiased_to_biased = (n - 1) / tf.maximum(n, 1)
-    return fused.y, tf.stop_gradient(fused.batch_mean), tf.stop_gradient(fused.batch_variance * unbiased_to_biased)
-
-
-def _fused_batch_norm_torch(
-    inputs: Any, scale: Any, offset: Any, statistics: tuple[Any, Any] | None, epsilon: float, channels_first: bool
-) -> tuple[Any, Any, Any]:
-    """Return the same, computed by PyTorch's operation, which takes images of either order as channels first."""
-    import torch
-
-    mean, variance = (None, None) if statistics is None else map(ops.convert_to_tensor, statistics)
-    images = inputs if channels_first else inputs.permute(0, 3, 1, 2)
-    outputs, batch_mean, inverse = torch.native_batch_norm(
-        images, scale, offset, mean, variance, statistics is None, 0.0, epsilon
-    )
-    # What it keeps for the gradient: the mean, and 1 / √(variance + ε) of the biased variance.
-    variance = (inverse**-2.0 - epsilon).clamp(min=0.0)
-    return outputs if channels_first else outputs.permute(0, 2, 3, 1), batch_mean, variance
-
-
-FUSED = {"tensorflow": _fused_batch_norm_tensorflow, "torch": _fused_batch_norm_torch}
-"""Batch norm as one operation, by backend. The package's only operations of backends in a layer."""
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

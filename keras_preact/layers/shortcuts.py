@@ -20,6 +20,7 @@ from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     HE_NORMAL,
+    Conv2D,
     check_kernel_initializer,
     for_keras,
     subsampled_shape,
@@ -132,7 +133,7 @@ class _Gating(Shortcut):
         self.gate_bias = float(gate_bias)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
-        self.gate = keras.layers.Conv2D(
+        self.gate = Conv2D(
             x_shape[channel_axis(self.data_format)],
             1,
             data_format=self.data_format,
@@ -609,7 +610,7 @@ class Projection(CompositeLayer):
         self.data_format = check_data_format(data_format)
 
     def build(self, input_shape: Any) -> None:
-        self.conv = keras.layers.Conv2D(
+        self.conv = Conv2D(
             self.filters,
             1,
             strides=self.strides,

@@ -404,12 +404,13 @@ class UnitStack(CompositeLayer):
 
 
 def default_rolled(repeats: int) -> bool:
-    """Return whether a stack of `repeats` units is rolled where nobody says: long ones, on TensorFlow.
+    """Return whether a stack of `repeats` units is rolled by default.
 
-    There a loop starts several times sooner and steps about as fast. On JAX it would, too, on GPUs; on processors
-    XLA runs the convolutions of a loop on one thread.
+    On TensorFlow from 12 units on: a loop starts several times sooner and steps about as fast. Elsewhere from 500 on,
+    where a graph of units takes minutes to build and reaches Python's recursion limit. Below that a loop would start
+    sooner on JAX, too, but on processors XLA runs the convolutions of a loop on one thread.
     """
-    return keras.backend.backend() == "tensorflow" and repeats >= 12
+    return repeats >= (12 if keras.backend.backend() == "tensorflow" else 500)
 
 
 # ---- one unit as a function ---------------------------------------------------------------------------------------

@@ -38,15 +38,26 @@ def test_the_largest_rate_that_works_and_the_best_one(store):
     assert found["original, warm-up", 218, 0.1][0].error == 50.0
 
 
-def test_gaps_are_the_originals_error_less_that_of_pre_activation(store, monkeypatch):
+def test_gaps_are_the_originals_error_less_that_of_pre_activation(store):
     errors = {"original-110-0.1": [38.0, 39.0, 40.0], "full_preactivation-110-0.1": [35.0, 36.0, 34.0]}
     confirmation = depth.confirmed(store("depth", {**errors, "original-218-0.1": [50.0]}))
     gaps = depth.gaps(confirmation, tuned=False)
     assert list(gaps) == [110] and gaps[110].mean == pytest.approx(4.0) and gaps[110].low > 0
     assert depth.gaps(confirmation, tuned=True) == {}
-    # With best rates that are the paper's, the same runs.
-    monkeypatch.setattr(depth, "BEST_RATES", {("original", 110): 0.1, ("full_preactivation", 110): 0.1})
-    assert depth.gaps(confirmation, tuned=True) == gaps
+
+
+def test_the_best_rate_is_the_one_with_the_lowest_mean_error_of_all_that_were_run(store):
+    papers = {"original-110-0.1": [38.0, 42.0], "full_preactivation-110-0.1": [35.0, 36.0]}
+    found = depth.confirmed(
+        store("depth", {**papers, "original-110-0.01": [39.0], "full_preactivation-110-0.3": [34.0]})
+    )
+    assert depth.confirmed_best(found, "full_preactivation", 110) == 0.3
+    assert (
+        depth.confirmed_best(found, "original", 110) is None and depth.gaps(found, tuned=True) == {}
+    )  # 0.03 is missing
+    found = depth.confirmed(store("depth", {"original-110-0.03": [39.5]}))
+    assert depth.confirmed_best(found, "original", 110) == 0.01
+    assert depth.gaps(found, tuned=True)[110].mean == 5.0
 
 
 def judged(store):
@@ -93,16 +104,21 @@ def test_expected_best_rates_are_judged_by_their_course(store):
     )
 
 
-def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, monkeypatch):
-    best = {("original", at): 0.01 for at in (110, 218)} | {("full_preactivation", at): 0.1 for at in (110, 218)}
-    monkeypatch.setattr(depth, "BEST_RATES", best)
-    stored = depth.confirmed(store("depth", confirmation({110: 6.0, 218: 12.0}, 0.1)))
-    runs = {**stored, **{("original", at, 0.01): stored["full_preactivation", at, 0.1] for at in (110, 218)}}
-    papers, tuned = depth.gaps(runs, tuned=False), depth.gaps(runs, tuned=True)
-    assert [gap.mean for gap in tuned.values()] == [0.0, 0.0]
-    said, verdict = depth._smaller(papers, tuned)
-    assert verdict == "agrees" and said.startswith("110 layers +6.00 [") and "tuned; 218 layers" in said
-    assert depth._smaller(tuned, papers)[1] == "differs" and depth._smaller(papers, papers)[1] == "undecided"
+@pytest.mark.parametrize(("tuned", "verdict"), [(0.0, "agrees"), (12.0, "undecided")])
+def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, tuned, verdict):
+    around = [35.0 + tuned + s for s in (-0.1, 0.0, 0.1)]
+    rows = {"original-218-0.01": around, "original-218-0.03": [80.0]}
+    finding = depth.findings(store("depth", {**confirmation({110: 6.0, 218: 12.0}, 0.1), **rows}))[4]
+    assert finding.verdict == verdict and "110 layers" not in finding.found  # where not all rates have been run
+    assert (
+        finding.found.startswith("218 layers +12.00 [") and "(original 0.01, full pre-activation 0.1)" in finding.found
+    )
+
+
+def test_a_larger_gap_when_tuned_is_said(store):
+    """The better learning rate of full pre-activation can be the larger gain."""
+    rows = {"full_preactivation-110-0.3": [30.0, 30.1, 29.9], "original-110-0.01": [80.0], "original-110-0.03": [80.0]}
+    assert judged(store("depth", {**confirmation({110: 2.0}, 0.1), **rows}))[4] == "differs"
 
 
 def test_the_mechanism_is_the_median_of_the_runs_at_one_rate(store, tmp_path):

@@ -22,10 +22,6 @@ import json, pathlib, sys
 import keras, numpy as np
 import keras_preact
 
-if keras.backend.backend() == "torch":
-    import torch
-
-    torch.backends.mkldnn.enabled = False  # as in the tests' process
 folder = pathlib.Path(sys.argv[1])
 x = np.load(folder / "x.npy")
 differing = []

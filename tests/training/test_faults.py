@@ -450,10 +450,10 @@ def test_a_comparison_is_trained_by_one_process_at_a_time(tmp_path):
 
 @pytest.mark.slow
 @needs_posix
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+@pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_a_run_that_is_killed_a_hundred_times_is_equal_to_the_bit(backend, tmp_path):
     pytest.importorskip(backend)
-    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     script = [sys.executable, str(ROOT / "tests" / "kills.py"), "--out", str(tmp_path)]
     subprocess.run(script, env=environment, check=True, capture_output=True)
     found = json.loads((tmp_path / f"kills-{backend}.json").read_text())
@@ -471,7 +471,12 @@ def check_kills(found):
 
 @pytest.mark.parametrize(
     ("record", "name"),
-    [("kills-tensorflow", "TensorFlow"), ("kills-jax", "JAX"), ("kills-jax-writes", "JAX, at file operations only")],
+    [
+        ("kills-tensorflow", "TensorFlow"),
+        ("kills-jax", "JAX"),
+        ("kills-torch", "PyTorch"),
+        ("kills-jax-writes", "JAX, at file operations only"),
+    ],
 )
 def test_the_page_on_reliability_has_the_recorded_counts(record, name):
     found = json.loads((RECORDED / f"{record}.json").read_text())
