@@ -11,6 +11,7 @@ import numpy as np
 from keras import layers, ops
 
 from keras_preact.layers.branches import DropPath
+from keras_preact.layers.convolutions import Conv2D
 from keras_preact.layers.copies import again
 from keras_preact.layers.preactivation import BatchNorm, PreActivation
 from keras_preact.layers.residual import in_order
@@ -30,7 +31,7 @@ from keras_preact.models.rolling import (
 )
 
 _NORMS = (layers.BatchNormalization, BatchNorm, PreActivation)
-_OUTPUTS_LAST = (layers.Conv1D, layers.Conv2D, layers.Conv3D, layers.Dense)
+_OUTPUTS_LAST = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Dense)
 _OUTPUTS_BEFORE_INPUTS = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
 _OUTPUTS_IN_TWO_AXES = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 _CONVOLUTIONS = (*_OUTPUTS_LAST, *_OUTPUTS_BEFORE_INPUTS, *_OUTPUTS_IN_TWO_AXES)
