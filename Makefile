@@ -73,10 +73,10 @@ $(VENV)/bin/python:
 
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 	@echo "installing keras_preact and what it needs into $(VENV) (once, some minutes)"
-	$(PIP) --editable .
+	$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/installed-tests: pyproject.toml $(VENV)/installed
 	@echo "installing what the tests need into $(VENV)"
-	$(PIP) --editable '.[test,export]'
+	$(PIP) --editable '.[all,test,export]'
 	@touch $@

@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the comparisons and stop")
     arguments = parser.parse_args()
     from keras_preact.training import default_precision
-    from keras_preact.training.runs import environment
+    from keras_preact.training.provenance import environment
 
     torch, hub = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub"))
     known = comparisons(default_precision(), torch, hub)

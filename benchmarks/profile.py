@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import is_of_another_machine, report
-from keras_preact.training.runs import environment
+from keras_preact.training.provenance import environment
 
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "ResNet-20, batch 128, training": ("cifar", {"depth": 20, "batch": 128}, "mixed_bfloat16"),

@@ -149,7 +149,7 @@ def model_of_a_run(depth: int) -> tuple[Any, Any]:
 
     from keras_preact.data import load_dataset
     from keras_preact.training import RunConfig, get_recipe
-    from keras_preact.training.trainer import build_model
+    from keras_preact.training.build import build_model
 
     data = load_dataset("bundled")
     config = RunConfig(options={"depth": depth}, recipe=get_recipe("short"), precision=keras.config.dtype_policy().name)

@@ -15,21 +15,35 @@ A residual unit is y = h(x) + F(x), followed by f(y); here h, F and f are argume
 
 * `keras_preact.optimizers`: those that the recipes train with.
 
-Importing the package imports `layers`, `models`, `data` and `optimizers` and registers what they hold, so that
-`keras.models.load_model` finds it; the other parts are imported by their names.
+`import keras_preact` imports `layers`, `models`, `data` and `optimizers` and registers their classes, so that
+`keras.models.load_model` finds them. The other parts are imported when they are first used.
 """
 
-from keras_preact.startup import is_the_command, stop_in_one_line, use_onednn, without_log_lines
+import importlib
+from typing import Any
 
-if is_the_command():
-    stop_in_one_line()
-    use_onednn()
-    with without_log_lines():
-        from keras_preact import data, layers, models, optimizers
-else:
-    from keras_preact import data, layers, models, optimizers
-
-from keras_preact.errors import InputError
+from keras_preact.errors import EXTRAS, InputError, missing_package
+from keras_preact.startup import is_the_command
 from keras_preact.version import __version__
 
 __all__ = ["InputError", "__version__", "data", "layers", "models", "optimizers"]
+_PARTS = {"analysis", "course", "data", "experiments", "interop", "layers", "models", "optimizers", "paper", "plots"}
+_PARTS |= {"training"}
+
+if not is_the_command():  # which answers `--help` without Keras
+    try:
+        from keras_preact import data, layers, models, optimizers
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRAS:
+            raise
+        raise missing_package("Keras's backend", [error.name]) from None
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"keras_preact.{name}")
+    raise AttributeError(f"module 'keras_preact' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PARTS})

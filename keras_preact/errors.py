@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import difflib
 import errno
+import importlib.util
 import math
 import numbers
 import os
 import shlex
+import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -72,6 +74,51 @@ REMEDIES = {
     errno.EPERM: _RIGHTS,
 }
 """What to do when the system refuses to write, by its error number."""
+
+
+class MissingPackage(InputError, ImportError):
+    """A package that a part of keras_preact needs is not installed; the sentence names the extra that brings it."""
+
+
+EXTRAS = {
+    **{name: name for name in ("tensorflow", "jax", "torch")},
+    "tensorflow_datasets": "data",
+    "matplotlib": "course",
+    **dict.fromkeys(("tf2onnx", "onnxruntime", "ai_edge_litert"), "export"),
+}
+"""By module, the extra of this package that brings it."""
+
+
+def missing_package(what: str, modules: Iterable[str]) -> MissingPackage:
+    """Return the error that says which extra to install.
+
+    >>> missing_package("plotting", ["matplotlib"])
+    MissingPackage("plotting needs matplotlib, which is not installed; pip install 'keras_preact[course]'")
+    """
+    modules = list(modules)
+    extras = ",".join(dict.fromkeys(EXTRAS[module] for module in modules))
+    verb = "is" if len(modules) == 1 else "are"
+    return MissingPackage(
+        f"{what} needs {', '.join(modules)}, which {verb} not installed; pip install 'keras_preact[{extras}]'"
+    )
+
+
+def is_installed(module: str) -> bool:
+    """Return whether a module can be imported.
+
+    >>> is_installed("numpy"), is_installed("no_such_module")
+    (True, False)
+    """
+    return importlib.util.find_spec(module) is not None
+
+
+def check_installed(what: str, *modules: str) -> None:
+    """Raise MissingPackage where a module is not installed.
+
+    >>> check_installed("arithmetic", "numpy")
+    """
+    if missing := [module for module in modules if not is_installed(module)]:
+        raise missing_package(what, missing)
 
 
 def as_command(verb: str, path: object) -> str:
@@ -227,3 +274,45 @@ def check_flag(what: str, value: bool) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{what} is {value!r}; give True or False")
     return value
+
+
+class Interrupted(Exception):
+    """Training was asked to stop; the state is saved, and the run can be resumed.
+
+    Attributes:
+        signal_number: of the signal that asked.
+        step: steps done.
+        path: the run's folder.
+    """
+
+    def __init__(self, signal_number: int, step: int, path: Path) -> None:
+        name = signal.Signals(signal_number).name
+        super().__init__(f"stopped by {name} after step {step}; go on with {as_command('train --resume', path)}")
+        self.signal_number = signal_number
+        self.step = step
+        self.path = path
+
+
+class Diverged(Exception):
+    """The loss, or a weight, is no number any more, or infinite; the run has ended there, and its record says so.
+
+    (An overflow of float16's *gradients* is none of this: the loss scale skips such a step, and the loss stays finite.)
+
+    Attributes:
+        step: after which it was seen.
+        examples: indices of that step's batch in the training data, where they have an order.
+        path: the run's folder.
+        kept: the step after which the state in it was kept, or `None`.
+    """
+
+    def __init__(self, what: str, step: int, examples: Sequence[int], path: Path, kept: int | None) -> None:
+        shown = ", ".join(map(str, examples[:8])) + (", …" if len(examples) > 8 else "")
+        good = "no state was kept before it" if kept is None else f"the state after step {kept} is kept"
+        batch = f", of the training examples {shown}" if examples else ""
+        super().__init__(
+            f"{what} at step {step}{batch}; {good} in {path}; lower the learning rate, or look at these examples"
+        )
+        self.step = step
+        self.examples = list(examples)
+        self.path = path
+        self.kept = kept

@@ -15,6 +15,7 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 LOG_LINES = re.compile(rb"^([IW][0-9]{4} |WARNING: All log messages before absl)|oneDNN custom operations are on")
@@ -22,9 +23,17 @@ LOG_LINES = re.compile(rb"^([IW][0-9]{4} |WARNING: All log messages before absl)
 
 
 def is_the_command() -> bool:
-    """Whether this process is `keras-preact` or `python -m keras_preact`."""
-    started = sys.orig_argv[1:]
-    return started[:2] == ["-m", "keras_preact"] or bool(started and os.path.basename(started[0]) == "keras-preact")
+    """Return whether this process is `keras-preact` or `python -m keras_preact`."""
+    arguments = sys.orig_argv[1:]
+    started = Path(sys.argv[0]) if sys.argv else Path()
+    is_module = started.name in ("-m", "__main__.py") and "-m" in arguments
+    return started.stem == "keras-preact" or (is_module and arguments[arguments.index("-m") + 1] == "keras_preact")
+
+
+def prepare() -> None:
+    """Have Ctrl-C end the command in one line, and TensorFlow compute with oneDNN."""
+    stop_in_one_line()
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def stop_in_one_line() -> None:
@@ -46,16 +55,12 @@ def _stop(number: int, frame: Any) -> None:
     os._exit(128 + number)
 
 
-def use_onednn() -> None:
-    """Have TensorFlow compute with oneDNN on any x86-64 processor, unless the environment says otherwise."""
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-
-
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
     """Hold back what is written to the standard error, and write it at the end without the log lines.
 
-    With `--debug` everything is written at once: also the last words of an import that ends the process.
+    Ends by importing TensorFlow, where it is installed: on other backends Keras does so when it first seeds or
+    serializes. With `--debug` everything is written at once: also the last words of an import that ends the process.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "--debug" in sys.argv:
@@ -69,15 +74,11 @@ def without_log_lines() -> Iterator[None]:
         os.dup2(held.fileno(), 2)
         try:
             yield
+            with contextlib.suppress(ImportError):
+                importlib.import_module("tensorflow")
         finally:
             _standard_error.pop()
             os.dup2(before, 2)
             os.close(before)
             held.seek(0)
             os.write(2, b"".join(line for line in held if not LOG_LINES.search(line)))
-
-
-def import_tensorflow() -> None:
-    """Import TensorFlow, where it is installed: Keras does so on every backend when it first seeds or serializes."""
-    with without_log_lines(), contextlib.suppress(ImportError):
-        importlib.import_module("tensorflow")

@@ -244,7 +244,7 @@ def live(run, steps, shared, kill_at=None, change=None):
     import keras
 
     from keras_preact.training import resume, start
-    from keras_preact.training.trainer import _Recorder
+    from keras_preact.training.callbacks import Recorder
 
     if change is not None:
         change()
@@ -260,14 +260,14 @@ def live(run, steps, shared, kill_at=None, change=None):
         shared.has_stepped = True
         stepped.append(time.monotonic())
 
-    on_epoch_end = _Recorder.on_epoch_end
+    on_epoch_end = Recorder.on_epoch_end
 
     def marked_epoch_end(self, *arguments):
         shared.is_saving = True
         on_epoch_end(self, *arguments)
         shared.is_saving = False
 
-    _Recorder.on_epoch_end = marked_epoch_end
+    Recorder.on_epoch_end = marked_epoch_end
     callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=mark)]
     with Writes(run, act):
         if (run / "run.json").exists():
@@ -461,7 +461,7 @@ def main():
         os.environ.setdefault("JAX_PERSISTENT_COMPILATION_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
         import keras
 
-        from keras_preact.training.runs import versions
+        from keras_preact.training.provenance import versions
 
         with contextlib.suppress(ImportError):
             import tensorflow.summary  # noqa: F401  (on JAX too: TensorBoard's files are its)

@@ -126,12 +126,12 @@ def test_results_on_record_are_whole():
 
 
 def test_the_readme_quotes_the_results_on_record():
-    """Each line of its table of ratios stands in the generated page, number and all."""
-    text = (ROOT / "README.md").read_text().split("## Speed and memory")[1].split("\n## ")[0]
+    """Each of its ratios is on the generated page, number and all."""
+    text = (ROOT / "README.md").read_text().split("## How fast it is")[1].split("\n## ")[0]
     quoted = [line for line in text.splitlines() if line.startswith("| ") and "measured" not in line]
-    pages = "".join(path.read_text() for path in ROOT.glob("results/benchmarks/*/README.md"))
-    assert len(quoted) > 5
-    assert [line for line in quoted if line not in pages] == []
+    page = (ROOT / "results/benchmarks/2-cores/README.md").read_text()
+    assert len(quoted) == 5
+    assert [line for line in quoted if line not in page] == []
 
 
 def test_a_profile_has_every_kind_and_adds_up():

@@ -22,10 +22,11 @@ from PIL import Image
 from rich.console import Console
 
 from keras_preact import InputError, __version__
-from keras_preact.cli import _images_for, main
-from keras_preact.experiments import BUDGETS, EXPERIMENTS
+from keras_preact.cli import main
+from keras_preact.cli.inspect import _images_for
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, record_initial_gradients
 from keras_preact.interop import load_safetensors
-from keras_preact.training import RunFolder, Taken, next_free_folder
+from keras_preact.training import RunFolder, RunLocked, next_free_folder
 
 RESULTS = Path(__file__).parents[1] / "results"
 PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
@@ -89,7 +90,7 @@ def test_a_number_that_another_process_has_taken_is_passed_over(here, picture_fo
 
     def meanwhile(cls, path):
         if Path(path).name == free.name:
-            raise Taken("is being trained by another process")
+            raise RunLocked("is being trained by another process")
         check_free(cls, path)
 
     def next_one(parent, name):
@@ -98,7 +99,7 @@ def test_a_number_that_another_process_has_taken_is_passed_over(here, picture_fo
         return chosen
 
     monkeypatch.setattr(RunFolder, "check_free", classmethod(meanwhile))
-    monkeypatch.setattr("keras_preact.training.next_free_folder", next_one)
+    monkeypatch.setattr("keras_preact.cli.train.next_free_folder", next_one)
     assert main(small(picture_folder, "--steps", "1")) == 0
     finished = [path.parent.name for path in (here / "runs").glob("*/model.keras")]
     assert finished == ["cifar_resnet-8-full_preactivation-002"]
@@ -137,7 +138,7 @@ def test_a_run_on_a_stream_is_inspected_on_its_first_test_images(monkeypatch):
         task, name = "classification", "photos"
         test = SimpleNamespace(test_batches=lambda count: iter(stream))
 
-    monkeypatch.setattr("keras_preact.training.trainer.data_of", lambda folder, data_dir: Stream)
+    monkeypatch.setattr("keras_preact.cli.inspect.data_of", lambda folder, data_dir: Stream)
     monkeypatch.setattr(RunFolder, "open", lambda path: path)
     model = SimpleNamespace(input_shape=(None, 8, 8, 3), output_shape=(None, 2))
     options = SimpleNamespace(model=str(RESULTS), images=3, data_dir=None)
@@ -243,10 +244,9 @@ def test_reproduce_prints_the_table(here, capsys):
 
 
 def test_reproduce_initialization_prints_the_gradients(here, capsys, monkeypatch):
-    from keras_preact import experiments
-
     small = {"depths": (1, 2, 3), "seeds": 2, "dim": 16, "batch": 8}
-    monkeypatch.setattr(experiments, "record_initial_gradients", partial(experiments.record_initial_gradients, **small))
+    fewer = partial(record_initial_gradients, **small)
+    monkeypatch.setattr("keras_preact.cli.reproduce.record_initial_gradients", fewer)
     assert main(["reproduce", "initialization", "--out", "out"]) == 0
     assert "pre-norm, 3 blocks" in text(capsys)
 
@@ -258,7 +258,7 @@ def test_every_option_of_train_reaches_the_run(here, monkeypatch):
         configs.append(config)
         raise InputError("enough")
 
-    monkeypatch.setattr("keras_preact.training.start", take)
+    monkeypatch.setattr("keras_preact.cli.train.start", take)
     train = ["train", "--depth", "26", "--basic", "--shape-change", "option_a", "--profile", "fb_resnet_torch"]
     train += ["--seed", "7", "--precision", "mixed_bfloat16", "--deterministic", "--distribute", "2"]
     assert main([*train, "--sync-batch-norm", "--batch-size", "16", "--steps", "3"]) == 2
@@ -565,7 +565,7 @@ def test_the_progress_bar_is_closed_however_the_command_ends(here, monkeypatch):
     from keras_preact import console
 
     monkeypatch.setattr(console, "console", Console(force_terminal=True, file=io.StringIO()))
-    monkeypatch.setattr("keras_preact.training.trainer._tensorboard", lambda folder: [StopAfter(1)])
+    monkeypatch.setattr("keras_preact.training.trainer.tensorboard_callbacks", lambda folder: [StopAfter(1)])
     assert main(["train", "--depth", "8", "--steps", "3", "--out", "run"]) == 130
     written = console.console.file.getvalue()
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is hidden, and shown again
@@ -602,12 +602,10 @@ def test_a_full_or_read_only_disk_is_one_sentence(here, picture_folder, monkeypa
 
 
 def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
-    import keras_preact.training
-
     def fail(*args, **kwargs):
         raise RuntimeError("boom\nsecond line")
 
-    monkeypatch.setattr(keras_preact.training, "start", fail)
+    monkeypatch.setattr("keras_preact.cli.train.start", fail)
     assert main(["train", "--steps", "1"]) == 1
     assert text(capsys) == "keras-preact: internal error, please report it (RuntimeError: boom); see --debug\n"
     with pytest.raises(RuntimeError):
@@ -622,15 +620,16 @@ def test_the_command_computes_with_onednn_and_a_program_is_left_as_it_is(before)
     environment = {key: value for key, value in os.environ.items() if key != "TF_ENABLE_ONEDNN_OPTS"} | before
     environment["PYTHONPATH"] = str(Path(__file__).parents[1])
     look = (
-        "import os, keras_preact; from keras_preact.training.runs import environment; "
+        "import os, keras_preact; from keras_preact.training.provenance import environment; "
         "print(os.environ.get('TF_ENABLE_ONEDNN_OPTS'), environment().get('onednn'))"
     )
-    as_command = f"import sys; sys.orig_argv[1:] = ['-m', 'keras_preact']; {look}"
+    command = "import sys; sys.argv[0] = 'keras-preact'; from keras_preact.cli import main"
+    as_command = f"{command}; main(['info', 'cifar_resnet']); {look}"
     said = [
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
         for program in (as_command, look)
     ]
-    variables, onednn = zip(*(done.stdout.split() for done in said), strict=True)
+    variables, onednn = zip(*(done.stdout.splitlines()[-1].split() for done in said), strict=True)
     assert variables == (("0", "0") if before else ("1", "None")), said[0].stderr
     if keras.backend.backend() == "tensorflow":
         assert onednn[0] == str(not before and platform.machine() in ("x86_64", "AMD64"))

@@ -1,7 +1,10 @@
 """The package as a whole: its public names, its dependencies, what importing it costs."""
 
+import ast
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import keras_preact
+from keras_preact.cli.options import parser
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,9 +39,15 @@ def pyproject():
 
 
 def test_environment_yml_has_the_dependencies_of_pyproject():
-    """Those for the Python that the environment asks for, each with the same bounds, and no others."""
+    """Those for the Python that the environment asks for, each with the same bounds, and no others.
+
+    They are what `make demo` and `make test` install.
+    """
     project = pyproject()
-    every = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    extras = project["optional-dependencies"]
+    assert extras["all"] == ["keras_preact[tensorflow,data,course]"]
+    chosen = ("tensorflow", "data", "course", "test")
+    every = [*project["dependencies"], *(line for extra in chosen for line in extras[extra])]
     wanted = {line.split(";")[0].strip() for line in every if "python_version <" not in line}
     environment = (ROOT / "environment.yml").read_text()
     assert re.search(r"- python=3\.1[1-9]\b", environment)
@@ -72,6 +82,77 @@ def test_importing_the_package_imports_little_beyond_keras():
     assert not set(eval(done.stdout)) & {"matplotlib", "tensorflow_datasets", "rich", "PIL", "psutil", "IPython"}
 
 
+ORDER = (
+    {"errors", "keras_private", "version", "paper", "startup"},
+    {"files", "layers", "data", "optimizers", "plots"},
+    {"models"},
+    {"analysis", "interop", "training"},
+    {"course", "console", "experiments"},
+    {"cli"},
+)
+"""Parts of the package: each imports those of earlier lines, and itself."""
+
+
+def imports():
+    """Return by module the modules of the package that it imports, inside functions too."""
+    files = {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in (ROOT / "keras_preact").rglob("*.py")
+        if "bundled" not in path.parts
+    }
+    found = {}
+    for module, path in files.items():
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for_types = {id(node) for test in ast.walk(tree) if isinstance(test, ast.If) for node in ast.walk(test)}
+        found[module] = {
+            full if (full := f"{node.module}.{alias.name}") in files else node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "keras_preact"
+            if id(node) not in for_types  # of typing.TYPE_CHECKING; elsewhere the package imports under no condition
+            for alias in node.names
+        }
+    return found
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    found = imports()
+    left = dict(found)
+    while leaves := [module for module, needs in left.items() if not needs & left.keys()]:
+        for module in leaves:
+            del left[module]
+    assert list(left) == [], "these import each other in a circle, or import what does"
+
+
+def test_the_parts_of_the_package_import_only_what_comes_before_them():
+    rank = {part: number for number, parts in enumerate(ORDER) for part in parts}
+    wrong = []
+    for module, needs in imports().items():
+        if module in ("keras_preact", "keras_preact.__main__"):
+            continue
+        own, *others = (name.split(".")[1] for name in (module, *(need for need in needs if "." in need)))
+        wrong += [f"{module} imports {other}" for other in others if other != own and rank[other] >= rank[own]]
+    assert wrong == []
+
+
+def test_help_and_a_mistyped_option_are_answered_without_keras():
+    for arguments, status in ((["--help"], 0), (["train", "--help"], 0), (["train", "--dpth", "3"], 2)):
+        command = [sys.executable, "-X", "importtime", "-m", "keras_preact", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+        imported = {line.split("|")[-1].strip().split(".")[0] for line in done.stderr.splitlines() if "|" in line}
+        assert done.returncode == status
+        assert "keras_preact" in imported and not imported & {"keras", "tensorflow", "numpy", "jax", "torch", "rich"}
+
+
+def test_parts_are_imported_when_they_are_used():
+    code = (
+        "import keras_preact, sys; assert 'keras_preact.analysis' not in sys.modules;"
+        "print(keras_preact.analysis.check_identity_path.__name__, 'training' in dir(keras_preact));"
+        "print(hasattr(keras_preact, 'nothing'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.split() == ["check_identity_path", "True", "False"]
+
+
 def test_nothing_goes_over_the_network_unasked():
     """Every module imported, a network built, the bundled images loaded: no address is looked up, none is called."""
     code = """
@@ -97,30 +178,102 @@ print(sum(name.startswith("keras_preact") for name in sys.modules))
     assert int(done.stdout) > 50
 
 
-def test_the_readmes_python_runs():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 7
-    for block in blocks:
-        exec(block, {})
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_of_a_page_runs(page):
+    """Block by block, as a reader types it: later blocks use the names of earlier ones."""
+    names = {}
+    for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
+        exec(block, names)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_links_of_a_page_lead_somewhere(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")]
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_are_known_to_the_command_line(page):
+    """Each line that begins with `keras-preact` in a block can be parsed; what it would do is tested elsewhere."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
+        for line in re.findall(r"^(?:\S+=\S+ )*keras-preact (.*)$", block, re.MULTILINE):
+            parser().parse_args(shlex.split(line, comments=True))
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_readmes_errors_of_the_whole_schedule_are_those_of_the_runs():
+    errors = {}
+    for path in (ROOT / "results" / "runs").glob("*/paper-cifar10-cifar_resnet-20-*-seed0/run.json"):
+        record = json.loads(path.read_text())
+        errors[record["config"]["options"]["placement"]] = record["result"]["test_error"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{errors['original']:.2f} % and {errors['full_preactivation']:.2f} % (one seed each)" in readme
 
 
 @pytest.mark.parametrize(
-    ("run", "begins"),
+    ("hidden", "arguments", "sentence"),
     [
-        ("resnet20-cifar10-short", "| ResNet-20, full"),
-        ("paper-cifar10-cifar_resnet-20-original-seed0", "| ResNet-20, original"),
+        ("tensorflow", ["info", "cifar_resnet"], "needs tensorflow, which is not installed; pip install"),
+        ("matplotlib", ["inspect", "cifar_resnet"], "a report needs matplotlib, which is not installed; pip install"),
         (
-            "paper-cifar10-cifar_resnet-20-full_preactivation-seed0",
-            "| ResNet-20, full pre-activation | CIFAR-10 | paper",
+            "tensorflow_datasets",
+            ["train", "--dataset", "cifar10"],
+            "the data set 'cifar10' needs tensorflow_datasets, which is not installed; pip install",
         ),
     ],
 )
-def test_the_readmes_figures_are_those_of_the_run(run, begins):
-    (path,) = (ROOT / "results" / "runs").glob(f"*/{run}/run.json")
-    record = json.loads(path.read_text())
-    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if line.startswith(begins))
-    hardware = record["environment"]["hardware"]
-    assert f"| {record['result']['test_error']:.2f} % |" in row
-    assert f"| {record['seconds'] / 60:.0f} min |" in row
-    assert f"{hardware['cores']} cores of {hardware['processor']}, {record['config']['precision']} |" in row
-    assert record["status"] == "finished" and not record["environment"]["commit"]["changed"]
+def test_what_is_not_installed_is_said_in_one_sentence_that_names_the_extra(tmp_path, hidden, arguments, sentence):
+    code = f"""
+import importlib.machinery, sys
+find_spec = importlib.machinery.PathFinder.find_spec
+def find_others(name, path=None, target=None):
+    return None if name.split(".")[0] == {hidden!r} else find_spec(name, path, target)
+importlib.machinery.PathFinder.find_spec = find_others
+sys.argv[0] = "keras-preact"
+from keras_preact.cli import main
+raise SystemExit(main({arguments!r}))
+"""
+    environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == 2 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_finished_without_matplotlib(tmp_path, monkeypatch, tiny_dataset):
+    from keras_preact.training import Recipe, RunConfig, runs, start
+
+    monkeypatch.setattr(runs, "is_installed", lambda module: module != "matplotlib")
+    config = RunConfig(options={"depth": 8}, recipe=Recipe("mine", steps=1, batch_size=8))
+    run = start(config, tmp_path / "run", tiny_dataset)
+    assert run.record()["status"] == "finished" and not run.curves_path.exists()
+
+
+def test_only_plots_are_imported_inside_functions():
+    """They need matplotlib, which may be missing. Everything else is imported at the top."""
+    found = {
+        (path.name, node.module)
+        for path in (ROOT / "keras_preact").rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "keras_preact"
+    }
+    assert {module for _, module in found} == {"keras_preact.plots"}
+
+
+def test_no_file_is_long():
+    long = {
+        path.name: n
+        for path in (ROOT / "keras_preact").rglob("*.py")
+        if (n := len(path.read_text().splitlines())) > 470
+    }
+    assert long == {}

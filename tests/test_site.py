@@ -90,7 +90,7 @@ def test_the_reference_has_every_public_name(site):
     overview = (folder / "keras_preact.html").read_text(encoding="utf-8")
     assert not [part for part in PARTS if f'href="keras_preact/{part}.html"' not in overview]
     rooms = {path.parent.name for path in Path(keras_preact.__file__).parent.glob("*/__init__.py")}
-    assert rooms <= set(PARTS)
+    assert rooms - {"cli"} <= set(PARTS)  # the command is not imported
 
 
 def test_the_reference_says_nothing_of_where_it_was_made(site):

@@ -15,9 +15,10 @@ from keras import ops
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.data import PadCropFlip
 from keras_preact.errors import InputError
+from keras_preact.keras_private import maker_of
+from keras_preact.layers.graph import input_of, mask_of
 from keras_preact.layers.residual import ResidualLayer
-from keras_preact.layers.stack import UnitStack
-from keras_preact.models.resnet import input_of, mask_of, units_in
+from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.models.rolling import check_functional, is_functional
 
 
@@ -226,7 +227,7 @@ class Chain:
 
 def _last_activation(model: keras.Model) -> str:
     """Return the name of the operation that makes a model's output, or of that operation's activation."""
-    last = model.outputs[0]._keras_history.operation
+    last = maker_of(model.outputs[0])
     if is_functional(last):
         return _last_activation(last)
     activation = getattr(last, "activation", None)

@@ -15,17 +15,16 @@ import keras
 import numpy as np
 
 from keras_preact.analysis.chain import Chain
+from keras_preact.analysis.gradients import GradientSignal, gradient_signal
 from keras_preact.analysis.identity_path import check_identity_path
 from keras_preact.analysis.lesions import Lesion, leave_out
 from keras_preact.analysis.propagation import (
     DeadFraction,
     ForwardSignal,
-    GradientSignal,
     Moments,
     UnrolledSum,
     dead_fraction,
     forward_signal,
-    gradient_signal,
     unrolled_sum,
 )
 from keras_preact.errors import InputError
@@ -155,12 +154,12 @@ _ENTRIES: dict[str, Any] = {
 
 
 def _page(found: Inspection) -> str:
-    from keras_preact import plots
+    from keras_preact.plots import gradient_figure, lesions_figure, propagation_figure
 
     figures = [
-        plots.propagation_figure(found.forward, found.gradient),
-        plots.gradient_figure({found.model: found.gradient}),
-        plots.lesions_figure(found.lesions),
+        propagation_figure(found.forward, found.gradient),
+        gradient_figure({found.model: found.gradient}),
+        lesions_figure(found.lesions),
     ]
     dead = max((entry.zeros for entry in found.dead), default=None)
     sentences = [

@@ -15,7 +15,8 @@ import numpy as np
 from keras import ops
 
 from keras_preact.analysis.chain import Chain, Link, Pass
-from keras_preact.analysis.propagation import as_float64, loss_gradient, loss_scale
+from keras_preact.analysis.gradients import loss_gradient, loss_scale
+from keras_preact.analysis.propagation import as_float64
 from keras_preact.errors import InputError
 
 

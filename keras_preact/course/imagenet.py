@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keras_preact.course.exercise import Wrong, exercise, expect_function, expect_number
+from keras_preact.models import cifar_resnet
 
 STRIDES = (4, 8, 16, 32)
 """Input pixels a pixel of each stage's map, without dilation."""
@@ -44,8 +45,6 @@ def heights_of_maps(answer: Any) -> str:
 
 @exercise("08.3")
 def freezing(answer: Any) -> str:
-    from keras_preact.models import cifar_resnet
-
     function = expect_function(answer)
     for stage in ("stage2", "stage3"):
         network = cifar_resnet(8)

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from keras_preact.course.exercise import Wrong, exercise, expect_number, is_close, refuse_mistakes
+from keras_preact.layers import PLACEMENTS, Placement
 
 UNITS = 54
 """Of a ResNet-110."""
@@ -13,8 +14,6 @@ UNITS = 54
 
 @exercise("05.1")
 def normalized_orders(answer: Any) -> str:
-    from keras_preact.layers import PLACEMENTS
-
     if isinstance(answer, str) or not isinstance(answer, (list, tuple, set)):
         raise Wrong("give a list of names.")
     names = set(answer)
@@ -53,8 +52,6 @@ def a_mean_that_grows(answer: Any) -> str:
 
 @exercise("05.3")
 def an_order_of_ones_own(answer: Any) -> str:
-    from keras_preact.layers import PLACEMENTS, Placement
-
     if not isinstance(answer, Placement):
         raise Wrong(f"give a Placement, not a {type(answer).__name__}.")
     if answer.after_addition:

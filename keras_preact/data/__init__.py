@@ -2,6 +2,9 @@
 
 from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
 from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors, feed, part_of
+from keras_preact.data.bundled import bundled_cifar10
+from keras_preact.data.folder import FolderSplit, from_folder
+from keras_preact.data.load import load_dataset
 from keras_preact.data.sequences import (
     SequenceDataset,
     SequenceSplit,
@@ -10,17 +13,7 @@ from keras_preact.data.sequences import (
     bundled_reviews,
     bundled_weather,
 )
-from keras_preact.data.sources import (
-    ArraySplit,
-    FolderSplit,
-    ImageDataset,
-    ImageSplit,
-    Split,
-    bundled_cifar10,
-    from_arrays,
-    from_folder,
-    load_dataset,
-)
+from keras_preact.data.splits import ArraySplit, ImageDataset, ImageSplit, Split, from_arrays
 from keras_preact.data.streams import from_tfds
 
 __all__ = [

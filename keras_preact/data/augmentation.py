@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.data.sources import ImageSplit
+from keras_preact.data.splits import ImageSplit
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

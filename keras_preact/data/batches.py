@@ -13,7 +13,7 @@ import numpy as np
 from keras_preact.errors import InputError
 
 if TYPE_CHECKING:
-    from keras_preact.data.sources import Split
+    from keras_preact.data.splits import Split
 
 
 class TrainBatches(keras.utils.PyDataset):

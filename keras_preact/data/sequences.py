@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_preact.data.sources import Split, check_range
+from keras_preact.data.splits import Split, check_range
 from keras_preact.errors import InputError, check_choice
 
 BUNDLED = Path(__file__).parent / "bundled"

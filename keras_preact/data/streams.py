@@ -7,30 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
 import functools
-import importlib.util
 import itertools
 import logging
 import os
 import re
 import socket
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_preact.data.sequences import SEQUENCES
-from keras_preact.data.sources import (
-    ArraySplit,
-    ImageDataset,
-    ImageSplit,
-    channel_moments,
-    check_short_side,
-    nearest_names,
-)
-from keras_preact.errors import InputError
+from keras_preact.data.splits import ArraySplit, ImageDataset, ImageSplit, channel_moments, check_short_side
+from keras_preact.errors import InputError, check_installed
 
 IN_MEMORY_BYTES = 2 * 2**30
 """Sets of images of one size, below this many bytes, are read into memory as a whole."""
@@ -59,12 +52,7 @@ def from_tfds(
         InputError: not installed, no such set, not there and not to be had, half written, no images with labels, or
             with pixels of more than 8 bits.
     """
-    for module in ("tensorflow", "tensorflow_datasets"):
-        if importlib.util.find_spec(module) is None:
-            raise InputError(
-                f"the data set {name!r} needs {module}, which is not installed; install it, or use "
-                "'bundled' or 'folder'"
-            )
+    check_installed(f"the data set {name!r}", "tensorflow", "tensorflow_datasets")
     builder = _prepared_builder(name, data_dir, download)
     splits = _split_names(builder, name)
     image = builder.info.features["image"]
@@ -94,7 +82,7 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
     try:
         builder = tfds.builder(name, **where)
     except tfds.core.DatasetNotFoundError:
-        near = nearest_names(name, tfds.list_builders(with_community_datasets=False))
+        near = _nearest_names(name, tfds.list_builders(with_community_datasets=False))
         raise InputError(
             f"there is no data set {name!r}{near}; give 'bundled', 'folder', {', '.join(map(repr, SEQUENCES))} or a "
             "name of tensorflow-datasets"
@@ -360,3 +348,9 @@ def _as_uint8(image: Any) -> Any:
     import tensorflow as tf
 
     return tf.cast(tf.clip_by_value(tf.round(image), 0.0, 255.0), tf.uint8)
+
+
+def _nearest_names(name: str, known: Sequence[str]) -> str:
+    """Return a remark that names the data sets meant, perhaps."""
+    close = difflib.get_close_matches(name, [*known, "bundled", "folder", *SEQUENCES], n=3)
+    return f" (did you mean {', '.join(close)}?)" if close else ""

@@ -16,9 +16,11 @@ from keras_preact.data import feed, from_arrays
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job
 from keras_preact.experiments.store import identity
+from keras_preact.training.build import build_model
+from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import on_devices
+from keras_preact.training.evaluation import TEST_BATCH
 from keras_preact.training.recipe import StepSchedule
-from keras_preact.training.trainer import TEST_BATCH, Dataset, RunConfig, build_model
 
 ROUNDS = 4
 """Steps that are timed, after one that is not: it compiles."""

@@ -124,6 +124,16 @@ def tuning(screening: Errors) -> list[Tuned]:
     return found
 
 
+def share_of_tuning(found: Sequence[Tuned]) -> float | None:
+    """Return how much of the gap of the deep networks tuning closes, from 0 to 1; `None` where there is no gap.
+
+    Args:
+        found: of `tuning`.
+    """
+    papers, best = (sum(tuned.gaps[k] for tuned in found if tuned.depth >= DEEP_FROM) for k in (0, 1))
+    return 1 - best / papers if papers > 0 else None
+
+
 def _errors_by_rate(screening: Errors, order: str, depth: int) -> dict[float, float]:
     cells = {rate: screening[order, depth, rate] for rate in RATES if (order, depth, rate) in screening}
     return {rate: statistics.mean(counted(runs)) for rate, runs in cells.items()}
@@ -181,7 +191,7 @@ def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, d
         for quantity in found:
             found[quantity][choice] = {order: {} for order in ORDERS}
         for order in ORDERS:
-            for depth in DEPTHS:
+            for depth in gaps(confirmation, tuned=True) if tuned else DEPTHS:  # tuned, both orders or neither
                 ended = [run for run in _chosen(confirmation, order, depth, tuned) if math.isfinite(run.error)]
                 if ended:
                     losses = [run.folder.metrics()[-1]["train_loss"] for run in ended]

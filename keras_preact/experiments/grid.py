@@ -13,8 +13,8 @@ from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.placements import PLACEMENTS
 from keras_preact.models.profiles import PROFILES, conventions
+from keras_preact.training.config import RunConfig
 from keras_preact.training.recipe import RECIPES, CosineSchedule, Recipe, get_recipe
-from keras_preact.training.trainer import RunConfig
 
 
 @dataclass(frozen=True)

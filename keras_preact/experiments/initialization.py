@@ -20,7 +20,8 @@ from keras_preact.analysis.differentiation import vjp
 from keras_preact.data import bundled_characters
 from keras_preact.errors import InputError
 from keras_preact.models import NextToken, Tokens, transformer
-from keras_preact.training.runs import RunFolder, environment
+from keras_preact.training.provenance import environment
+from keras_preact.training.runs import RunFolder
 
 ORDERS = ("post_norm", "pre_norm")
 

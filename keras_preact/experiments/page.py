@@ -101,6 +101,16 @@ def _claim(store: Store) -> str:
     )
 
 
+def depth_rows(store: Store) -> list[str]:
+    """Return, as rows of a Markdown table, how far full pre-activation is ahead at each depth at the paper's rate."""
+    runs, rows = depth.confirmed(store), []
+    for at, gap in depth.gaps(runs, tuned=False).items():
+        counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
+        verdict = "undecided" if not gap.is_known or gap.low <= 0 <= gap.high else "ahead" if gap.low > 0 else "behind"
+        rows.append(f"| ResNet-{at} | {gap} | {counts} | {verdict if gap.is_known else 'one seed'} |")
+    return rows
+
+
 def _depth(store: Store, results: Path) -> list[str]:
     """Return the figure of the depth study, and its expectations with what was found."""
     from keras_preact.plots import depth_figure
@@ -245,22 +255,14 @@ def _tuning(screening: depth.Errors) -> str:
         best = [f"{tuned.best[order]:.1f} (rate {tuned.rates[order]:g})" for order in ORDERS]
         gaps = [f"{gap:+.1f}" for gap in tuned.gaps]
         rows.append("| " + " | ".join([str(tuned.depth), *papers, gaps[0], *best, gaps[1]]) + " |")
-    text = (
-        f"Test errors (%), and how far {second} is ahead, in points; a best rate is the best of those above."
-        f"{_share_of_tuning(found)} Most of these runs have one seed: the confirmation has the intervals."
-    )
-    return "\n".join([text, "", *rows, ""])
-
-
-def _share_of_tuning(found: Sequence[depth.Tuned]) -> str:
-    """Return in a sentence how much of the gap of deep networks tuning closes, or nothing where there is no gap."""
-    papers, best = (sum(tuned.gaps[k] for tuned in found if tuned.depth >= depth.DEEP_FROM) for k in (0, 1))
-    if papers <= 0:
-        return ""
-    return (
-        f" From {depth.DEEP_FROM} layers on, tuning closes {100 * (1 - best / papers):.0f} % of the gap at "
-        f"{PAPERS_RATE:g}."
-    )
+    share = depth.share_of_tuning(found)
+    closes = f"From {depth.DEEP_FROM} layers on, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
+    said = [
+        f"Test errors (%), and how far {second} is ahead, in points; a best rate is the best of those above.",
+        *([closes] if share else []),
+        "Most of these runs have one seed: the confirmation has the intervals.",
+    ]
+    return "\n".join([" ".join(said), "", *rows, ""])
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:

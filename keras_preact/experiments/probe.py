@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_preact.analysis import Chain, GradientSignal, dead_fraction, forward_signal, gradient_signal
 from keras_preact.data import load_dataset
-from keras_preact.training.runs import writing
-from keras_preact.training.trainer import RunConfig
+from keras_preact.files import writing
+from keras_preact.training.config import RunConfig
 
 PROPAGATION = "propagation.json"
 """Name of the file in a run's folder."""

@@ -13,12 +13,13 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError
+from keras_preact.errors import Diverged, InputError
 from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, place_of
 from keras_preact.experiments.probe import DATASETS, PropagationProbe
 from keras_preact.experiments.store import ENDED, Run, Store, folder_name, identity
-from keras_preact.training.runs import RunFolder, Taken
-from keras_preact.training.trainer import Diverged, RunConfig, resume, start
+from keras_preact.training.config import RunConfig
+from keras_preact.training.runs import RunFolder, RunLocked
+from keras_preact.training.trainer import resume, start
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ def run_missing(
                 start(job.config, job.path, callbacks=watching)
         except Diverged as fault:
             say(f"{name}: {fault}")
-        except Taken:
+        except RunLocked:
             say(f"{name}: left to another process, which is training it in {job.path}")
         except InputError:
             if not _has_ended(job):  # by another process, since this one looked

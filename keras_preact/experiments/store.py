@@ -19,19 +19,19 @@ from typing import Any
 import keras
 
 from keras_preact import paper
-from keras_preact.data.sources import FOLDER_IMAGE_SIZE
+from keras_preact.data.folder import FOLDER_IMAGE_SIZE
 from keras_preact.errors import InputError, as_command
 from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.layers.convolutions import INITIALIZERS, check_kernel_initializer
 from keras_preact.layers.placements import NORM_PLACEMENTS, get_placement, placement_config
-from keras_preact.layers.shortcuts import shortcut_config
+from keras_preact.layers.registry import shortcut_config
 from keras_preact.models import NETWORKS, TRANSFORMERS, Patches, cifar_units
 from keras_preact.models.imagenet import UNITS as IMAGENET_DEPTHS
 from keras_preact.models.profiles import conventions
+from keras_preact.training.config import RunConfig
 from keras_preact.training.recipe import RECIPES, AdamRecipe
 from keras_preact.training.runs import RunFolder
-from keras_preact.training.trainer import RunConfig
 
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result: a training whose loss is no number any more is one too."""

@@ -18,8 +18,9 @@ import psutil
 from keras_preact.errors import InputError
 from keras_preact.experiments.runner import Job, duration
 from keras_preact.experiments.store import ENDED, identity
+from keras_preact.training.callbacks import StopRequest, handles_signals
+from keras_preact.training.distribute import devices
 from keras_preact.training.runs import RunFolder
-from keras_preact.training.trainer import StopRequest, handles_signals
 
 POLL_SECONDS = 1.0
 MEMORY_PER_WORKER = 3 * 2**30
@@ -37,8 +38,6 @@ def default_workers(missing: int) -> int:
     >>> default_workers(1)
     1
     """
-    from keras_preact.training.distribute import devices
-
     if any("cpu" not in device.lower() for device in devices()):
         return 1
     cores = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import re
 import shutil
@@ -16,7 +15,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_installed
 
 Outputs = Callable[[np.ndarray], np.ndarray]
 
@@ -125,10 +124,7 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
         raise InputError(f"{path} exists already and is not overwritten; name another")
     if keras.backend.backend() != "tensorflow":
         raise InputError(f"Keras exports {format.name} on its TensorFlow backend; set KERAS_BACKEND=tensorflow")
-    missing = [name for name in format.packages if importlib.util.find_spec(name) is None]
-    if missing:
-        packages = " ".join(name.replace("_", "-") for name in missing)
-        raise InputError(f"{format.name} needs {', '.join(missing)}; pip install {packages}")
+    check_installed(format.name, *format.packages)
     if tuple(map(int, keras.__version__.split(".")[:2])) < format.since:
         since = ".".join(map(str, format.since))
         raise InputError(

@@ -14,8 +14,8 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.interop.files import read_safetensors
 from keras_preact.interop.naming import Naming, parts, take_weights
+from keras_preact.models.safetensors import read_safetensors
 
 _VARIABLES = {
     "kernel": "weight",

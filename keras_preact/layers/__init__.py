@@ -1,24 +1,21 @@
 """The bricks: Keras layers for h, F and f, and the residual units made of them."""
 
-from keras_preact.layers.branches import DropPath
+from keras_preact.layers.attention import SelfAttention
 from keras_preact.layers.composite import freeze_batch_norms
+from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.placements import NORM_PLACEMENTS, PLACEMENTS, Placement, get_placement
 from keras_preact.layers.preactivation import BatchNorm, PreActivation, normalization
+from keras_preact.layers.projection import ConvShortcut, HighwayGating, OptionA, Projection
+from keras_preact.layers.registry import SHORTCUTS, get_shortcut
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import (
-    SHORTCUTS,
     ConstantScaling,
-    ConvShortcut,
     DropoutShortcut,
     ExclusiveGating,
-    HighwayGating,
     IdentityShortcut,
-    OptionA,
-    Projection,
     ScaledResidual,
     Shortcut,
     ShortcutOnlyGating,
-    get_shortcut,
 )
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.transformer import (
@@ -27,7 +24,6 @@ from keras_preact.layers.transformer import (
     FeedForwardUnit,
     PostNormEncoderBlock,
     PreNormEncoderBlock,
-    SelfAttention,
     deepnorm,
     sequence_normalization,
 )

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.layers.convolutions import HE_BY_FAN_OUT, WeightLayer
 from keras_preact.layers.placements import NORM, RELU, Placement
 
@@ -17,73 +17,8 @@ BIASES = ("none", "unnormalized", "all")
 STRIDE_PLACES = ("1x1", "3x3")
 EXPANSION = {"basic": 1, "bottleneck": 4, "single": 1}
 """Output channels of a block over its `filters`."""
-
 Normalize = Callable[..., "list[keras.layers.Layer]"]
 """`normalization` with everything bound but the channels, `relu`, `gamma_initializer` and the name."""
-
-
-def seeded_dropout(rate: float, rank: int, seed: int | None = None, **options: Any) -> keras.layers.Dropout:
-    """Return Keras's `Dropout` of tensors of that rank, whose draws follow from its own seed on every backend.
-
-    With PyTorch, Keras draws from a generator of the whole process if there is neither a seed nor a noise shape: a
-    run that is resumed would draw other values.
-
-    >>> seeded_dropout(0.1, rank=3, name="dropout").noise_shape
-    (None, None, None)
-    """
-    return keras.layers.Dropout(rate, noise_shape=(None,) * rank, seed=seed, **options)
-
-
-@keras.saving.register_keras_serializable(package="keras_preact")
-class DropPath(keras.layers.Layer):
-    """Leave out F for whole images at random in training (stochastic depth, Huang et al. 2016).
-
-    Where F stays it is divided by the probability of staying, so that its expectation is the same in inference.
-
-    Args:
-        rate: probability of leaving F out, from 0 up to, but not including, 1. Kept as a variable (`rate`), so
-            that the units of a rolled stack can differ in it and a callback can change it.
-        seed: of the random draws; `None` takes Keras's.
-        **kwargs: as in `keras.layers.Layer`.
-
-    Input and output: (batch, …), any rank.
-
-    Raises:
-        InputError: a rate out of its range.
-
-    Example:
-
-    >>> import numpy as np
-    >>> y = keras.ops.convert_to_numpy(DropPath(0.5, seed=0)(np.ones((1000, 2, 2, 1), "float32"), training=True))
-    >>> sorted(set(y.ravel().tolist())), abs(float(y.mean()) - 1) < 0.1
-    ([0.0, 2.0], True)
-    """
-
-    def __init__(self, rate: float = 0.0, seed: int | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.initial_rate = check_rate("drop_path", rate)
-        self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
-        self.supports_masking = True
-
-    def build(self, input_shape: Any) -> None:
-        constant = keras.initializers.Constant(self.initial_rate)
-        self.rate = self.add_weight(shape=(), initializer=constant, trainable=False, autocast=False, name="rate")
-        super().build(input_shape)
-
-    def call(self, residual: Any, training: bool | None = None) -> Any:
-        if not training:
-            return residual
-        keep = 1.0 - ops.convert_to_tensor(self.rate)
-        shape = (ops.shape(residual)[0], *(1 for _ in residual.shape[1:]))
-        stays = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator) < keep
-        return residual * ops.cast(ops.where(stays, 1.0 / keep, 0.0), residual.dtype)
-
-    def compute_output_shape(self, input_shape: Any) -> Any:
-        return input_shape
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "rate": self.initial_rate, "seed": self.seed}
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -247,35 +182,3 @@ def residual_branch(
         if not is_last:
             layers += operations(placement.between, convolution.filters, f"norm{number + 1}", normalize)
     return layers + last
-
-
-def check_zero_init(placement: Placement, shortcut: keras.layers.Layer) -> None:
-    """Refuse to begin with F = 0 where no gradient would ever reach F, which a network then could not train.
-
-    A single unit may begin so, for instance to show what it does to x.
-
-    Args:
-        placement: of the units.
-        shortcut: h, as `get_shortcut` returns it.
-
-    Raises:
-        InputError: F ends in ReLU, whose gradient at 0 is 0, or is multiplied by an α that begins at 0 as well.
-
-    Example:
-
-    >>> from keras_preact.layers.placements import PLACEMENTS
-    >>> from keras_preact.layers.shortcuts import ScaledResidual
-    >>> check_zero_init(PLACEMENTS["full_preactivation"], ScaledResidual())
-    Traceback (most recent call last):
-        ...
-    keras_preact.errors.InputError: zero_init_residual and an α of 0 at once leave both without a gradient; choose one
-    """
-    from keras_preact.layers.shortcuts import ScaledResidual  # which imports this module
-
-    if RELU in placement.last:
-        raise InputError(
-            f"zero_init_residual leaves the branches of {placement.name}, which end in ReLU, without a gradient; leave "
-            "it out"
-        )
-    if isinstance(shortcut, ScaledResidual) and shortcut.initial == 0:
-        raise InputError("zero_init_residual and an α of 0 at once leave both without a gradient; choose one")

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.keras_private import layers_inside, own_trainable
 
 
 class CompositeLayer(keras.layers.Layer):
@@ -31,13 +32,13 @@ class CompositeLayer(keras.layers.Layer):
         self._frozen_if_trainable = frozen_parts(self)
         if not self.trainable:
             # Keras hands `trainable` on to the layers inside when it is set; when it was, there were none.
-            set_frozen(self, range(len(parts(self))))
+            set_frozen(self, range(len(layers_inside(self))))
         if self._frozen is not None:
             set_frozen(self, self._frozen)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
-        if any(part.quantization_mode for part in parts(self)):
+        if any(part.quantization_mode for part in layers_inside(self)):
             raise InputError(
                 f"{self.name} holds layers that are quantized, which its configuration cannot say; save the network "
                 "before you quantize it, and quantize it again after loading"
@@ -45,37 +46,32 @@ class CompositeLayer(keras.layers.Layer):
         if not self.built:
             return config if self._frozen is None else {**config, "frozen": self._frozen}
         # What a copy has anyway, made as trainable or frozen as this layer is now.
-        default = self._frozen_if_trainable if self.trainable else list(range(len(parts(self))))
+        default = self._frozen_if_trainable if self.trainable else list(range(len(layers_inside(self))))
         frozen = frozen_parts(self)
         return config if frozen == default else {**config, "frozen": frozen}
 
 
-def parts(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
-    """Return the layers inside a layer, and inside those, each before what is in it; a layer's class orders them."""
-    return list(layer._flatten_layers(include_self=False))  # Keras has no public way to them
-
-
 def frozen_parts(layer: keras.layers.Layer) -> list[int]:
-    """Return which of the `parts` of a layer are frozen, by their numbers."""
-    return [number for number, part in enumerate(parts(layer)) if not part.trainable]
+    """Return which of the layers inside a layer are frozen, by their numbers."""
+    return [number for number, part in enumerate(layers_inside(layer)) if not part.trainable]
 
 
 def set_frozen(layer: keras.layers.Layer, frozen: Iterable[int]) -> None:
-    """Freeze those `parts` of a layer, and no others."""
-    inside, chosen = parts(layer), set(frozen)
+    """Freeze those of the layers inside a layer, and no others."""
+    inside, chosen = layers_inside(layer), set(frozen)
     if not chosen <= set(range(len(inside))):
         raise InputError(f"{layer.name} has {len(inside)} layers inside, not those to be frozen: {sorted(chosen)}")
     for number, part in enumerate(inside):
         # In this order, because each hands its state on. TensorFlow leaves out the assignment of a value that is there
         # already, and a layer that was made frozen has variables that are not.
         part.trainable = trainable = number not in chosen
-        for variable in part._trainable_variables:
+        for variable in own_trainable(part):
             variable.trainable = trainable
 
 
 def batch_norms(layer: keras.layers.Layer) -> list[keras.layers.BatchNormalization]:
     """Return the batch norms in a network or a layer, also inside other layers; of a rolled stack its one unit's."""
-    return [part for part in [layer, *parts(layer)] if isinstance(part, keras.layers.BatchNormalization)]
+    return [part for part in [layer, *layers_inside(layer)] if isinstance(part, keras.layers.BatchNormalization)]
 
 
 def freeze_batch_norms(layer: keras.layers.Layer) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.keras_private import functional_of, names_its_inputs, nodes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ def graph_of(operation: Any) -> Any:
     (2, None)
     """
     if isinstance(operation, keras.Sequential) and type(operation).call is keras.Sequential.call:
-        operation = operation._functional
+        operation = functional_of(operation)
     kind: Any = type(operation)
     functional: Any = next((c for c in kind.__mro__ if c.__name__ == "Functional" and _is_of_keras(c)), None)
     return operation if functional is not None and kind.call is functional.call else None
@@ -99,26 +100,25 @@ def calls(model: keras.Model, inputs: Sequence[Any] | None = None) -> list[Call]
 
 def _walk(graph: Any, tensors: dict[int, Any], prefix: str) -> Iterator[Call]:
     """Yield the calls of a graph; `tensors` maps its own tensors to those of this run, and is filled in."""
-    for depth in sorted(graph._nodes_by_depth, reverse=True):
-        for node in graph._nodes_by_depth[depth]:
-            if node.is_input or any(id(tensor) not in tensors for tensor in node.input_tensors):
-                continue
-            args, kwargs = node.arguments.fill_in(tensors)
-            name, inner = prefix + node.operation.name, graph_of(node.operation)
-            if inner is None:
-                given, outputs = tensors_in((args, kwargs)), _outputs(node, tensors, args, kwargs)
-                yield Call(node.operation, name, tuple(args), dict(kwargs), given, outputs)
-            else:
-                given = _in_order(inner, args[0] if args else kwargs["inputs"])
-                inside = {id(tensor): new for tensor, new in zip(inner.inputs, given, strict=False)}
-                yield from _walk(inner, inside, f"{name}/")
-                outputs = tuple(inside[id(tensor)] for tensor in inner.outputs)
-            tensors.update({id(tensor): new for tensor, new in zip(node.outputs, outputs, strict=False)})
+    for node in nodes_of(graph):
+        if any(id(tensor) not in tensors for tensor in node.input_tensors):
+            continue
+        args, kwargs = node.arguments.fill_in(tensors)
+        name, inner = prefix + node.operation.name, graph_of(node.operation)
+        if inner is None:
+            given, outputs = tensors_in((args, kwargs)), _outputs(node, tensors, args, kwargs)
+            yield Call(node.operation, name, tuple(args), dict(kwargs), given, outputs)
+        else:
+            given = _in_order(inner, args[0] if args else kwargs["inputs"])
+            inside = {id(tensor): new for tensor, new in zip(inner.inputs, given, strict=False)}
+            yield from _walk(inner, inside, f"{name}/")
+            outputs = tuple(inside[id(tensor)] for tensor in inner.outputs)
+        tensors.update({id(tensor): new for tensor, new in zip(node.outputs, outputs, strict=False)})
 
 
 def _in_order(graph: Any, given: Any) -> tuple[Any, ...]:
     """Return what a model is called on in the order of its inputs: a dictionary may name those of a list."""
-    if isinstance(given, dict) and not isinstance(graph._inputs_struct, dict):
+    if isinstance(given, dict) and not names_its_inputs(graph):
         given = [given[tensor.name] for tensor in graph.inputs]
     return tuple(keras.tree.flatten(given))
 
@@ -149,3 +149,13 @@ def weights_in(graph: Iterable[Call]) -> int:
         given = [leaf for leaf in keras.tree.flatten((call.args, call.kwargs)) if isinstance(leaf, keras.Variable)]
         variables |= {id(variable): variable for variable in (*own, *given)}
     return sum(math.prod(variable.shape) for variable in variables.values())
+
+
+def input_of(layer: keras.layers.Layer) -> Any:
+    """Return what a layer of a functional model is called on, without the mask that Keras may have put beside it."""
+    return layer.input[0] if isinstance(layer.input, list) else layer.input
+
+
+def mask_of(layer: keras.layers.Layer) -> list[Any]:
+    """Return the mask that a layer of a functional model is given, as a list of one, or of none."""
+    return layer.input[1:] if isinstance(layer.input, list) else []

@@ -6,9 +6,7 @@ ResNet-1001 has 333. Rolled, the graph holds one unit a stage, and depth is the 
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,27 +16,23 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
-from keras_preact.layers.composite import CompositeLayer, frozen_parts, parts, set_frozen
-from keras_preact.layers.copies import again, nameless
+from keras_preact.keras_private import direct_layers, layers_inside
+from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.copies import again
+from keras_preact.layers.functional import (
+    PureUnits,
+    Template,
+    build_unit,
+    call_unit,
+    freeze_alike,
+    named_variables,
+    same_but_for_weights,
+    state_of,
+    variable_arguments,
+)
 from keras_preact.layers.products import layer_products
-
-REMATS = ("none", "unit", "segment")
-
-
-def check_remat(remat: bool | str) -> str:
-    """Return what the backward pass computes again, by its name.
-
-    Raises:
-        InputError: an unknown name.
-
-    >>> check_remat(True)
-    'segment'
-    """
-    return ("segment" if remat else "none") if isinstance(remat, bool) else check_choice("remat", remat, REMATS)
-
-
-Step = Callable[[Any, Sequence[Any]], "tuple[Any, list[Any], Any]"]
-"""One unit as a function: (x, its variables' values) → (y, new values of its state, sum of its losses)."""
+from keras_preact.layers.remat import Step, check_remat, rematerialized
+from keras_preact.layers.scan import in_segments, loop
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -121,8 +115,8 @@ class UnitStack(CompositeLayer):
         for name, values in self.vary.items():
             if len(values) != self.repeats:
                 raise InputError(f"vary gives {len(values)} values of {name} for {self.repeats} units; give one a unit")
-            if self.rolled and name not in _variable_arguments(template):
-                known = ", ".join(_variable_arguments(template)) or "none"
+            if self.rolled and name not in variable_arguments(template):
+                known = ", ".join(variable_arguments(template)) or "none"
                 raise InputError(
                     f"{name} cannot differ between the units of a rolled stack; those that can: {known}; "
                     "take rolled=False for others"
@@ -145,7 +139,7 @@ class UnitStack(CompositeLayer):
             self._build_stacked(input_shape)
         else:
             for unit in self.units:
-                _build_unit(unit, input_shape)
+                build_unit(unit, input_shape)
         unit = self.loop_unit() if self.rolled else self.units[0]
         # Not `compute_output_shape`, which a layer need not have.
         output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
@@ -157,14 +151,14 @@ class UnitStack(CompositeLayer):
         super().build(input_shape)
 
     def _build_stacked(self, input_shape: Any) -> None:
-        self._template = template = _Template(partial(self._make_unit, None, self.name), input_shape)
+        self._template = template = Template(partial(self._make_unit, None, self.name), input_shape)
         # Where Keras looks for the layers inside a layer, to freeze them for example; but no attribute, or Keras would
         # write the variables of this unit, which are never used, into files.
-        self._layers.append(template.unit)
-        for part in parts(self):
+        direct_layers(self).append(template.unit)
+        for part in layers_inside(self):
             if type(part).quantize is not keras.layers.Layer.quantize:
                 part.quantize = self._refuse_to_quantize
-        places = _variable_arguments(template.unit)
+        places = variable_arguments(template.unit)
         for argument in self.vary:
             if missing := [name for name in places[argument] if name not in template.names]:
                 raise InputError(
@@ -259,11 +253,11 @@ class UnitStack(CompositeLayer):
         """
         k = self._check_index(k)
         unit = self._make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
-        _build_unit(unit, self.get_build_config()["input_shape"])
+        build_unit(unit, self.get_build_config()["input_shape"])
         weights = self.unit_weights(k)
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
-        _freeze_alike(unit, self.loop_unit() if self.rolled else self.units[k])
+        freeze_alike(unit, self.loop_unit() if self.rolled else self.units[k])
         return unit
 
     @classmethod
@@ -286,12 +280,12 @@ class UnitStack(CompositeLayer):
             if not same_but_for_weights(first, unit):
                 raise InputError(f"{first.name} and {unit.name} are not equal units; a stack takes equal ones")
         configs = [unit.get_config() for unit in units]
-        varying = {name: [config[name] for config in configs] for name in _variable_arguments(first)}
+        varying = {name: [config[name] for config in configs] for name in variable_arguments(first)}
         vary = {name: values for name, values in varying.items() if any(value != values[0] for value in values)}
         stack = cls(first, len(units), vary=vary, **options)
         stack.build(first.get_build_config()["input_shape"] or first.input_shape)  # a functional model's is its graph's
         for unit in [stack.loop_unit()] if stack.rolled else stack.units:
-            _freeze_alike(unit, first)
+            freeze_alike(unit, first)
         columns = [named_variables(unit) for unit in units]
         if not stack.rolled:
             for k, column in enumerate(columns):
@@ -315,14 +309,14 @@ class UnitStack(CompositeLayer):
             return self._call_written_out(x, training, mask)
         template = self._template
         state = template.state if training else []
-        step = _Pure([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
+        step = PureUnits([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
         # All units' weights in one cast, rather than a cast in each unit.
         values = [
             ops.cast(variable, self.compute_dtype) if autocast else variable.value
             for variable, autocast in zip(self.stacked, template.autocast, strict=True)
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
-        x, updates, loss = self._loop(step, x, values, specs)
+        x, updates, loss = self._run(step, x, values, specs)
         for i, update in zip(state, updates, strict=True):
             self.stacked[i].assign(update)
         if step.has_losses:
@@ -336,16 +330,16 @@ class UnitStack(CompositeLayer):
         """
         return self._template.unit
 
-    def _loop(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+    def _run(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         if self.remat == "segment":
-            return _in_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
-        return _loop(rematerialized(step) if self.remat == "unit" else step, x, values, self.repeats, specs)
+            return in_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
+        return loop(rematerialized(step) if self.remat == "unit" else step, x, values, self.repeats, specs)
 
     def _call_written_out(self, x: Any, training: bool | None, mask: Any) -> Any:
         length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
         if not (length and training):
             for unit in self.units:
-                x = _call_unit(unit, x, training, mask)
+                x = call_unit(unit, x, training, mask)
             return x
         for start in range(0, self.repeats, length):
             x = self._call_rematerialized(self.units[start : start + length], x, training, mask)
@@ -355,8 +349,8 @@ class UnitStack(CompositeLayer):
         self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None, mask: Any
     ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
-        state = [variable for unit in units for variable in _state(unit)]
-        step = _Pure(units, variables, state, training, mask)
+        state = [variable for unit in units for variable in state_of(unit)]
+        step = PureUnits(units, variables, state, training, mask)
         x, updates, loss = rematerialized(step)(x, [variable.value for variable in variables])
         for variable, update in zip(state, updates, strict=True):
             variable.assign(update)
@@ -375,7 +369,7 @@ class UnitStack(CompositeLayer):
         outputs = [x]
         for unit in self.units if not self.rolled else map(self.unit, range(self.repeats)):
             with keras.StatelessScope():
-                outputs.append(_call_unit(unit, outputs[-1], training, mask))
+                outputs.append(call_unit(unit, outputs[-1], training, mask))
         return ops.stack(outputs)
 
     # ---- facts ------------------------------------------------------------------------------------------------
@@ -411,165 +405,6 @@ def default_rolled(repeats: int) -> bool:
     sooner on JAX, too, but on processors XLA runs the convolutions of a loop on one thread.
     """
     return repeats >= (12 if keras.backend.backend() == "tensorflow" else 500)
-
-
-# ---- one unit as a function ---------------------------------------------------------------------------------------
-
-
-class _Pure:
-    """Units in a row as a function of x and of their variables' values, which changes nothing outside."""
-
-    def __init__(
-        self,
-        units: Sequence[keras.layers.Layer],
-        variables: Sequence[keras.Variable],
-        state: Sequence[keras.Variable],
-        training: bool | None,
-        mask: Any,
-    ) -> None:
-        self.units, self.variables, self.state = units, variables, state
-        self.training, self.mask = training, mask
-        self.has_losses = False
-        """Whether a call has met losses (activity regularization)."""
-
-    def __call__(self, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-        with keras.StatelessScope(collect_losses=True) as scope:
-            for variable, value in zip(self.variables, values, strict=True):
-                scope.add_update((variable, value))
-            for unit in self.units:
-                x = _call_unit(unit, x, self.training, self.mask)
-            self.has_losses = bool(scope.losses)
-            loss = sum((ops.cast(loss, "float32") for loss in scope.losses), ops.zeros((), "float32"))
-            return x, [scope.get_current_value(variable) for variable in self.state], loss
-
-
-def _call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any) -> Any:
-    takes = inspect.signature(unit.call).parameters
-    options = {"training": training} if "training" in takes else {}
-    if "mask" in takes and mask is not None:
-        options["mask"] = mask
-    return unit(x, **options)
-
-
-def _build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
-    """Build a unit with the layers in it, of which Keras's own `build` knows nothing."""
-    if type(unit).build is keras.layers.Layer.build and not all(layer.built for layer in unit._flatten_layers(False)):
-        # What is in it is built by being called, as Keras does at a first call; not by calling the unit, which Keras
-        # would note down as a use of it in a model.
-        with keras.name_scope(unit.name):
-            keras.Operation.compute_output_spec(unit, keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
-    unit.build(input_shape)
-
-
-def _freeze_alike(unit: keras.layers.Layer, other: keras.layers.Layer) -> None:
-    """Freeze a built unit, or layers in it, as another one like it."""
-    if unit.trainable != other.trainable:
-        unit.trainable = other.trainable
-    set_frozen(unit, frozen_parts(other))
-
-
-def _state(unit: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the unit's variables that are no weights: moving statistics, states of random generators.
-
-    Not its `non_trainable_variables`: where a layer is frozen, its kernels are among those. No step changes them, and
-    in mixed precision what would be assigned to them is what they were, rounded.
-    """
-    layers = unit._flatten_layers()  # private to Keras, like a layer's variables by their kind
-    seeds = [generator.state for layer in layers for generator in layer._seed_generators]
-    return [*(variable for layer in layers for variable in layer._non_trainable_variables), *seeds]
-
-
-class _Template:
-    """The one unit that a rolled stack runs, with the values of each unit's variables in turn.
-
-    Not a Keras object, so that Keras does not find the unit's own variables, which are never used, in the stack.
-    """
-
-    def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any) -> None:
-        # In a stateless scope, Keras notes how a variable will begin before it makes its value. The unit is made in
-        # it, too: some layers, Dropout for one, make variables before they are built.
-        with keras.StatelessScope():
-            self.unit = make_unit()
-            _build_unit(self.unit, input_shape)
-            named = named_variables(self.unit)
-            # Private to Keras, and the only place where it says how a variable begins.
-            self.initializers = [variable._initializer for variable in named.values()]
-        self.names, self.variables = list(named), list(named.values())
-        state = {id(variable) for variable in _state(self.unit)}
-        self.state = [i for i, variable in enumerate(self.variables) if id(variable) in state]
-        """Which variables are no weights: moving statistics, states of random generators."""
-        self.autocast = [v._autocast and "float" in v.dtype for v in self.variables]
-        """Which variables the unit uses in its compute dtype: kernels, but not what normalization is made of."""
-
-
-def _variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
-    """Return the unit's arguments that it keeps in variables, each with their names."""
-    return getattr(unit, "variable_arguments", {})
-
-
-def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
-    """Return the unit's variables by their path below the unit: "conv1/kernel".
-
-    Where Keras has named a layer, its number is its place among those of its kind in the unit, not in the process.
-    """
-    named: dict[str, keras.Variable] = {}
-    is_state = {id(variable) for variable in _state(unit)}
-    numbered = _Numbered(unit)
-    # Not by `trainable`: the order must not depend on what is frozen, because files have it.
-    for variable in sorted(unit.variables, key=lambda variable: id(variable) in is_state):
-        name = numbered(_path_below(unit, variable))
-        while name in named:
-            name += "_"
-        named[name] = variable
-    return named
-
-
-class _Numbered:
-    """Numbers Keras's automatic names in paths below a unit anew, in the order in which they come.
-
-    Keras counts layers of a kind, and random generators, through the whole process.
-    """
-
-    def __init__(self, unit: keras.layers.Layer) -> None:
-        self.kinds: dict[str, str] = {}
-        """Of each automatic name: the name without a number."""
-        for part in parts(unit):
-            kind = re.sub(r"_\d+$", "", part.name)
-            if kind.replace("_", "") == type(part).__name__.replace("_", "").lower():
-                self.kinds[part.name] = kind
-        self.names: dict[str, dict[str, str]] = {}
-        """Below each path, of each name: the one with its new number."""
-
-    def __call__(self, path: str) -> str:
-        *layers, variable = path.split("/")
-        below = ""
-        for name in layers:
-            kind = "seed_generator" if re.fullmatch(r"seed_generator_\d+", name) else self.kinds.get(name)
-            if kind is not None:
-                names = self.names.setdefault(f"{below}{kind}", {})
-                name = names.setdefault(name, f"{kind}_{len(names)}" if names else kind)
-            below += f"{name}/"
-        return below + variable
-
-
-def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
-    """Return a variable's path below the unit. One made in the unit's constructor knows of no more than its parent."""
-    path = unit.path or unit.name  # Keras gives the path when it builds the layer
-    prefixes = (path, unit.name, path.rpartition("/")[0])
-    prefix = next((prefix for prefix in prefixes if variable.path.startswith(f"{prefix}/")), "")
-    return str(variable.path).removeprefix(f"{prefix}/")
-
-
-def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:
-    """Return whether two built layers compute and train the same function of the same variables."""
-    free = {"name", *_variable_arguments(unit)}
-    configs = [{k: v for k, v in nameless(layer.get_config()).items() if k not in free} for layer in (unit, other)]
-    shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
-    frozen = [frozen_parts(layer) for layer in (unit, other)]
-    return type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))
-
-
-# ---- initial values -----------------------------------------------------------------------------------------------
 
 
 def _stacked_initializer(initializer: Any, n: int, is_seed: bool) -> Callable[..., Any]:
@@ -612,175 +447,8 @@ class _PerUnit(keras.constraints.Constraint):
         return ops.stack([self.constraint(value[k]) for k in range(value.shape[0])])
 
 
-# ---- the loop -----------------------------------------------------------------------------------------------------
-
-
-def _loop(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
-    """Run `step` n times, the k-th with the k-th part of each value; return x, the stacked updates, summed losses."""
-    loop = {"tensorflow": _loop_tensorflow, "jax": _loop_scan}.get(keras.backend.backend(), _loop_written_out)
-    return loop(step, x, values, n, specs)
-
-
-def _loop_tensorflow(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
-    """The loop as `tf.while_loop`, because `keras.ops.scan` fails there where updates and x differ in shape.
-
-    Weights are read from TensorArrays: with `value[k]`, the gradient would fill a whole stack of zeros each time.
-    """
-    import tensorflow as tf
-
-    small = _Packed([v.dtype.name if v.shape.rank == 2 else None for v in values], [v.shape[1:] for v in values])
-    values = small.pack(values)
-    arrays = [tf.TensorArray(v.dtype, size=n, element_shape=v.shape[1:]).unstack(v) for v in values]
-    state = _Packed([dtype if len(shape) == 1 else None for shape, dtype in specs], [shape for shape, _ in specs])
-    collected = tuple(tf.TensorArray(dtype, size=n, element_shape=shape) for shape, dtype in state.pack_specs(specs))
-
-    def body(k: Any, x: Any, loss: Any, collected: Any) -> Any:
-        y, updates, unit_loss = step(x, small.unpack([array.read(k) for array in arrays]))
-        y.set_shape(x.shape)
-        updates = state.pack(updates)
-        collected = tuple(array.write(k, update) for array, update in zip(collected, updates, strict=True))
-        return k + 1, y, loss + unit_loss, collected
-
-    start = (tf.constant(0), tf.convert_to_tensor(x), tf.constant(0.0), collected)
-    _, x, loss, collected = tf.while_loop(lambda k, *_: k < n, body, start, maximum_iterations=n)
-    return x, state.unpack([array.stack() for array in collected]), loss
-
-
-class _Packed:
-    """Vectors of one dtype side by side as one vector: each TensorArray costs several operations a unit.
-
-    Args:
-        kinds: of each tensor: its dtype, if it is a vector, else `None`.
-        shapes: of each tensor, without leading axes.
-    """
-
-    def __init__(self, kinds: Sequence[str | None], shapes: Sequence[Any]) -> None:
-        by_kind: dict[str, list[int]] = {}
-        for i, kind in enumerate(kinds):
-            by_kind.setdefault(f"tensor {i}" if kind is None else kind, []).append(i)
-        self.groups = list(by_kind.values())
-        self.sizes = [[int(shapes[i][0]) for i in group] if len(group) > 1 else [] for group in self.groups]
-
-    def pack(self, tensors: Sequence[Any]) -> list[Any]:
-        return [ops.concatenate([tensors[i] for i in g], axis=-1) if len(g) > 1 else tensors[g[0]] for g in self.groups]
-
-    def pack_specs(self, specs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-        joined = [(sum(sizes),) if sizes else specs[g[0]][0] for g, sizes in zip(self.groups, self.sizes, strict=True)]
-        return [(shape, specs[g[0]][1]) for g, shape in zip(self.groups, joined, strict=True)]
-
-    def unpack(self, packed: Sequence[Any]) -> list[Any]:
-        tensors: dict[int, Any] = {}
-        for tensor, group, sizes in zip(packed, self.groups, self.sizes, strict=True):
-            parts = ops.split(tensor, np.cumsum(sizes)[:-1].tolist(), axis=-1) if sizes else [tensor]
-            tensors.update(zip(group, parts, strict=True))
-        return [tensors[i] for i in sorted(tensors)]
-
-
-def _loop_scan(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
-    def body(carry: Any, values: Any) -> Any:
-        x, loss = carry
-        y, updates, unit_loss = step(x, values)
-        return (y, loss + unit_loss), updates
-
-    (x, loss), updates = ops.scan(body, (x, ops.zeros((), "float32")), list(values), length=n)
-    return x, updates, loss
-
-
-def _loop_written_out(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
-    loss, updates = ops.zeros((), "float32"), []
-    # Not `value[k]`: the gradient of an index is a whole stack of zeros.
-    for unit_values in zip(*(ops.unstack(value, n) for value in _unchanging(values)), strict=True):
-        x, update, unit_loss = step(x, unit_values)
-        updates.append(update)
-        loss = loss + unit_loss
-    return x, [ops.stack(update) for update in zip(*updates, strict=True)], loss
-
-
-# ---- recomputation ------------------------------------------------------------------------------------------------
-
-
-def rematerialized(step: Step) -> Step:
-    """Return `step` such that its backward pass computes its insides again instead of keeping them.
-
-    `keras.remat` would do, but for updates: it runs those twice on TensorFlow and leaks them on JAX. Here they
-    are results of the step, and are assigned outside it.
-    """
-    if keras.backend.backend() == "tensorflow":
-        return partial(_rematerialized_tensorflow, step)
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.checkpoint(step)
-    return partial(_rematerialized_torch, step)
-
-
-def _rematerialized_torch(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    return keras.remat(step)(x, _unchanging(values))
-
-
-def _unchanging(values: Sequence[Any]) -> list[Any]:
-    """Return values that stay as they are when a step changes their variables: in place, on PyTorch.
-
-    The backward pass reads them later. What is differentiated does not change before it.
-    """
-    return [value if getattr(value, "requires_grad", False) else ops.copy(value) for value in values]
-
-
-def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    """`tf.recompute_grad` for a step: that function takes no integers, and the states of random generators are."""
-    import tensorflow as tf
-
-    values = [tf.convert_to_tensor(value) for value in values]  # now: the backward pass must not read them anew
-    floating = [i for i, value in enumerate(values) if value.dtype.is_floating]
-
-    def run(x: Any, *floats: Any) -> tuple[Any, list[Any], Any]:
-        merged = list(values)
-        for i, value in zip(floating, floats, strict=True):
-            merged[i] = value
-        return step(x, merged)
-
-    @tf.custom_gradient
-    def keep_inputs_only(*inputs: Any) -> Any:
-        y, updates, loss = run(*inputs)
-
-        def gradient(*upstream: Any) -> Any:
-            # Not before the gradient is there; and TensorFlow must not see that it has computed this once already.
-            with tf.control_dependencies(upstream[:2]):
-                again = [tf.identity(value) for value in inputs]
-            with tf.GradientTape() as tape:
-                tape.watch(again)
-                y, _, loss = run(*again)
-            return tape.gradient([y, loss], again, upstream[:2], unconnected_gradients=tf.UnconnectedGradients.ZERO)
-
-        return (y, loss, *updates), gradient
-
-    y, loss, *updates = keep_inputs_only(x, *(values[i] for i in floating))
-    return y, updates, loss
-
-
-def _in_segments(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]], length: int
-) -> tuple[Any, list[Any], Any]:
-    """Run the loop as one over segments of `length` units, each computed again in the backward pass, and a rest."""
-    segments, rest = divmod(n, length)
-    cut = segments * length
-
-    def segment(units: int) -> Step:
-        return rematerialized(lambda x, values: _loop(step, x, values, units, specs))
-
-    whole = [ops.reshape(value[:cut], (segments, length, *value.shape[1:])) for value in values]
-    x, updates, loss = _loop(segment(length), x, whole, segments, [((length, *shape), dtype) for shape, dtype in specs])
-    updates = [ops.reshape(update, (cut, *update.shape[2:])) for update in updates]
-    if rest:
-        x, more, rest_loss = segment(rest)(x, [value[cut:] for value in values])
-        updates = [ops.concatenate(parts) for parts in zip(updates, more, strict=True)]
-        loss = loss + rest_loss
-    return x, updates, loss
+def units_in(layer: keras.layers.Layer) -> int:
+    """Return how many residual units, or blocks of them, a layer is: 1, those of a stack, or 0 for other layers."""
+    if isinstance(layer, UnitStack):
+        return layer.repeats if hasattr(layer.unit_type, "residual_layers") else 0
+    return int(hasattr(layer, "residual_layers"))

@@ -11,7 +11,6 @@ from keras_preact.errors import InputError, check_choice, check_number, check_po
 from keras_preact.layers.branches import (
     BIASES,
     EXPANSION,
-    DropPath,
     has_bias,
     operations,
     residual_branch,
@@ -22,17 +21,14 @@ from keras_preact.layers.convolutions import (
     check_kernel_initializer,
     subsampled_shape,
 )
-from keras_preact.layers.placements import Placement, get_placement, placement_config
+from keras_preact.layers.dropout import DropPath
+from keras_preact.layers.placements import RELU, Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
 from keras_preact.layers.products import sequence_multiply_adds
+from keras_preact.layers.projection import OptionA, Projection
+from keras_preact.layers.registry import fitted_shortcut, get_shortcut
 from keras_preact.layers.residual import ResidualLayer
-from keras_preact.layers.shortcuts import (
-    OptionA,
-    Projection,
-    Shortcut,
-    fitted_shortcut,
-    get_shortcut,
-)
+from keras_preact.layers.shortcuts import ScaledResidual, Shortcut
 
 PREACTIVATIONS = ("branch", "shared", "none")
 SHAPE_CHANGES = ("projection", "option_a")
@@ -336,3 +332,33 @@ class PostActBottleneck(_NamedUnit):
     """
 
     fixed: ClassVar[dict[str, Any]] = {"block": "bottleneck", "placement": "original"}
+
+
+def check_zero_init(placement: Placement, shortcut: keras.layers.Layer) -> None:
+    """Refuse to begin with F = 0 where no gradient would ever reach F, which a network then could not train.
+
+    A single unit may begin so, for instance to show what it does to x.
+
+    Args:
+        placement: of the units.
+        shortcut: h, as `get_shortcut` returns it.
+
+    Raises:
+        InputError: F ends in ReLU, whose gradient at 0 is 0, or is multiplied by an α that begins at 0 as well.
+
+    Example:
+
+    >>> from keras_preact.layers.placements import PLACEMENTS
+    >>> from keras_preact.layers.shortcuts import ScaledResidual
+    >>> check_zero_init(PLACEMENTS["full_preactivation"], ScaledResidual())
+    Traceback (most recent call last):
+        ...
+    keras_preact.errors.InputError: zero_init_residual and an α of 0 at once leave both without a gradient; choose one
+    """
+    if RELU in placement.last:
+        raise InputError(
+            f"zero_init_residual leaves the branches of {placement.name}, which end in ReLU, without a gradient; leave "
+            "it out"
+        )
+    if isinstance(shortcut, ScaledResidual) and shortcut.initial == 0:
+        raise InputError("zero_init_residual and an α of 0 at once leave both without a gradient; choose one")

@@ -10,12 +10,13 @@ import keras
 import numpy as np
 from keras import layers, ops
 
-from keras_preact.layers.branches import DropPath
 from keras_preact.layers.convolutions import Conv2D
 from keras_preact.layers.copies import again
+from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.preactivation import BatchNorm, PreActivation
+from keras_preact.layers.projection import ConvShortcut, Projection
 from keras_preact.layers.residual import in_order
-from keras_preact.layers.shortcuts import ConvShortcut, IdentityShortcut, Projection
+from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.rolling import (
     asks_for_training,

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import keras
-from keras.src.backend.common import global_state
-from keras.src.backend.common.variables import initialize_all_variables
-from keras.src.saving import serialization_lib
 
 from keras_preact.errors import InputError, shown
+from keras_preact.keras_private import forget_uninitialized, initialize, safe_mode, shared_objects
+from keras_preact.models.allowed import MOST
 from keras_preact.models.archive import Archive, read_archive
-from keras_preact.models.configuration import MOST, check_configuration, name_publicly, objects
+from keras_preact.models.configuration import check_configuration, name_publicly, objects
 from keras_preact.models.stored import finite, load_state
 from keras_preact.models.trained import refuse_other_pixels
 
@@ -85,20 +84,20 @@ def _built(archive: Archive, compile: bool) -> keras.Model:
     for found in objects(archive.config):  # only the outermost model is trained
         found.pop("compile_config", None)
     try:
-        with serialization_lib.SafeModeScope(True):
+        with safe_mode():
             if compiled:
                 _check_metrics(archive, compiled)
-            with keras.StatelessScope(initialize_variables=False) as scope, serialization_lib.ObjectSharingScope():
+            with keras.StatelessScope(initialize_variables=False) as scope, shared_objects():
                 model = keras.saving.deserialize_keras_object(archive.config)
                 _check_size(archive, model.variables)
                 visited = load_state(model, archive.weights, set())
-            _initialize(scope.state_mapping)
+            initialize(scope.state_mapping)
             if compiled:
                 model.compile_from_config(compiled)
                 # What compiling has added: the optimizer, the metrics.
                 load_state(model, archive.weights, visited - {id(model)})
     finally:
-        _forget()
+        forget_uninitialized()
     return model
 
 
@@ -117,13 +116,13 @@ def _check_metrics(archive: Archive, compiled: dict[str, Any]) -> None:
         made = keras.saving.deserialize_keras_object([compiled.get("metrics"), compiled.get("weighted_metrics")])
         metrics = [metric for metric in keras.tree.flatten(made) if isinstance(metric, keras.metrics.Metric)]
         _check_size(archive, [variable for metric in metrics for variable in metric.variables])
-    _forget()
+    forget_uninitialized()
 
 
 # ---- variables without values -------------------------------------------------------------------------------------
 # In a stateless scope variables have shapes and no values, and what is assigned to them stays in the scope. So their
 # sizes are checked before anything is allocated, and no initial value is computed in vain: an orthogonal matrix can
-# take minutes. To give such variables their values is private to Keras.
+# take minutes.
 
 
 @contextlib.contextmanager
@@ -140,27 +139,4 @@ def without_values() -> Iterator[None]:
         with keras.StatelessScope(initialize_variables=False):
             yield
     finally:
-        _forget()
-
-
-def _initialize(values: dict[int, Any]) -> None:
-    """Give all new variables their values: those loaded, and initial ones where the file has none."""
-    for variable in global_state.get_global_attribute("uninitialized_variables", []):
-        if id(variable) in values:
-            variable._initializer = _Loaded(values.pop(id(variable)))
-    initialize_all_variables()
-
-
-def _forget() -> None:
-    """Leave the variables without values: else the next scope, whoever opens it, would give them some after all."""
-    global_state.set_global_attribute("uninitialized_variables", [])
-
-
-class _Loaded:
-    """An initializer that returns a value."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        return self.value
+        forget_uninitialized()

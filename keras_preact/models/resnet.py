@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_positive
-from keras_preact.layers.branches import ConstantPadding2D, check_zero_init, has_bias, operations
+from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     WeightLayer,
@@ -22,11 +22,13 @@ from keras_preact.layers.convolutions import (
 )
 from keras_preact.layers.placements import NORM, RELU, get_placement
 from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
-from keras_preact.layers.shortcuts import get_shortcut
-from keras_preact.layers.stack import UnitStack, check_remat, default_rolled
-from keras_preact.layers.units import ResidualUnit
+from keras_preact.layers.registry import get_shortcut
+from keras_preact.layers.remat import check_remat
+from keras_preact.layers.stack import UnitStack, default_rolled, units_in
+from keras_preact.layers.units import ResidualUnit, check_zero_init
 from keras_preact.models.profiles import PAPER, Conventions
 from keras_preact.models.trained import refuse_alike
+from keras_preact.models.weights import load_weights
 
 POOLINGS = ("avg", "max")
 
@@ -137,8 +139,6 @@ def build_network(
             x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
     model = with_policy(keras.Model(inputs, x, name=network.name), dtype)
     if weights is not None:
-        from keras_preact.models.weights import load_weights  # it imports this module
-
         load_weights(model, weights)
     return model
 
@@ -334,26 +334,6 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
         model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features"
     )
     return refuse_alike(features, model)
-
-
-def input_of(layer: keras.layers.Layer) -> Any:
-    """Return what a layer of a functional model is called on, without the mask that Keras may have put beside it."""
-    return layer.input[0] if isinstance(layer.input, list) else layer.input
-
-
-def mask_of(layer: keras.layers.Layer) -> list[Any]:
-    """Return the mask that a layer of a functional model is given, as a list of one, or of none."""
-    return layer.input[1:] if isinstance(layer.input, list) else []
-
-
-def units_in(layer: keras.layers.Layer) -> int:
-    """Return how many residual units, or blocks of them, a layer is: 1, those of a stack, or 0 for other layers."""
-    if isinstance(layer, UnitStack):
-        return layer.repeats if hasattr(layer.unit_type, "residual_layers") else 0
-    return int(hasattr(layer, "residual_layers"))
-
-
-# ---- checks -------------------------------------------------------------------------------------------------------
 
 
 def _check_top(include_top: bool, pooling: str | None, classes: int, classifier_activation: Any) -> None:

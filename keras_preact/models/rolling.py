@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.keras_private import compile_arguments, layers_inside, nodes_of, run_through, seed_generators
 from keras_preact.layers.copies import again
+from keras_preact.layers.functional import same_but_for_weights
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.residual import ResidualLayer
-from keras_preact.layers.stack import UnitStack, same_but_for_weights
-from keras_preact.models.resnet import units_in
+from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.models.trained import refuse_alike
 
 Replacements = Mapping[Any, Callable[..., Any]]
@@ -203,13 +204,9 @@ def graphs(model: keras.Model) -> list[keras.Model]:
 
 def calls(graph: keras.Model) -> Iterator[Call]:
     """Yield the calls of a graph in the order of computation, without its inputs."""
-    # Keras has no public way to ask how a layer was called, and by whom its output is used.
-    for depth in sorted(graph._nodes_by_depth, reverse=True):
-        for node in graph._nodes_by_depth[depth]:
-            if node.is_input:
-                continue
-            x, options = _by_name(node.operation, node.arguments.args, node.arguments.kwargs)
-            yield Call(node.operation, x, options, node.input_tensors, node.outputs)
+    for node in nodes_of(graph):
+        x, options = _by_name(node.operation, node.arguments.args, node.arguments.kwargs)
+        yield Call(node.operation, x, options, node.input_tensors, node.outputs)
 
 
 def asks_for_training(model: keras.Model) -> bool:
@@ -289,11 +286,11 @@ def rewired(model: keras.Model, replacements: Replacements) -> keras.Model:
                     "network before you quantize it"
                 )
             new.set_weights(old.get_weights())
-            pairs = zip(old._flatten_layers(), new._flatten_layers(), strict=True)
+            pairs = zip([old, *layers_inside(old)], [new, *layers_inside(new)], strict=True)
         for mine, its in pairs:
             if its.trainable != mine.trainable:
                 its.trainable = mine.trainable
-            for generator, copied in zip(mine._seed_generators, its._seed_generators, strict=True):
+            for generator, copied in zip(seed_generators(mine), seed_generators(its), strict=True):
                 copied.state.assign(generator.state)
     return copy
 
@@ -316,8 +313,7 @@ def _copy(operation: Any, replacements: Replacements, copies: dict[Any, Any]) ->
 def _copied_graph(model: Any, graph: keras.Model, replacements: Replacements, copies: dict[Any, Any]) -> keras.Model:
     layers = {id(layer.output): layer for layer in graph.layers if isinstance(layer, keras.layers.InputLayer)}
     inputs = keras.tree.map_structure(lambda x: _copy(layers[id(x)], replacements, copies).output, graph.input)
-    # Private to Keras; its public way, `clone_model`, would compile the copy and copy a layer once a model.
-    outputs = graph._run_through_graph(inputs, lambda operation: _copy(operation, replacements, copies))
+    outputs = run_through(graph, inputs, lambda operation: _copy(operation, replacements, copies))
     parameters = inspect.signature(type(model).__init__).parameters
     kind = type(model) if {"inputs", "outputs"} <= parameters.keys() else keras.Model
     copy = kind(inputs, outputs, name=model.name)
@@ -329,8 +325,7 @@ def _compiled_like(model: keras.Model, copy: keras.Model) -> keras.Model:
     """Return the copy, compiled with the same losses, and with new metrics and a new optimizer, if the model is."""
     if not model.compiled:
         return copy
-    # Private to Keras; `get_compile_config` would serialize losses, and not all of them can be read again.
-    config = dict(model._compile_config.config)
+    config = compile_arguments(model)
     metrics = {"metrics", "weighted_metrics"}
     names = dict(zip(graph_of(model).output_names, copy.output_names, strict=True))
     for key in metrics & config.keys():

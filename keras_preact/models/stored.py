@@ -6,7 +6,6 @@ network can load without an error.
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -19,9 +18,9 @@ from typing import Any
 
 import keras
 import numpy as np
-from keras.src.saving import saving_lib
 
 from keras_preact.errors import InputError, shown
+from keras_preact.keras_private import load_variables
 from keras_preact.models.archive import WEIGHTS, check_stored
 
 
@@ -135,18 +134,8 @@ def load_state(model: keras.Model, content: io.BytesIO, visited: set[int]) -> se
     Raises:
         ValueError: a variable has no values of its shape in the file.
     """
-    failed: dict[int, Any] = {}
     content.seek(0)
-    with contextlib.closing(saving_lib.H5IOStore(content, mode="r")) as store:
-        saving_lib._load_state(  # private to Keras, whose own `load_weights` wants a path
-            model,
-            weights_store=store,
-            assets_store=None,
-            inner_path="",
-            visited_saveables=visited,
-            failed_saveables=set(),
-            error_msgs=failed,
-        )
+    failed = load_variables(model, content, visited)
     if failed:
         layer, reason = next(iter(failed.values()))
         raise ValueError(f"{getattr(layer, 'name', type(layer).__name__)}: {reason}")

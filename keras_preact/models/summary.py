@@ -12,7 +12,7 @@ import keras
 from keras_preact.errors import InputError
 from keras_preact.layers.graph import Call, calls
 from keras_preact.layers.products import OpenSize, UnknownProducts, call_products
-from keras_preact.models.resnet import units_in
+from keras_preact.layers.stack import units_in
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_preact.data import PerPixelMean
 from keras_preact.errors import InputError, check_positive
+from keras_preact.keras_private import accept_any_dtype
 from keras_preact.layers.composite import batch_norms
 
 
@@ -163,8 +164,7 @@ def refuse_other_pixels(model: keras.Model) -> keras.Model:
     """
     dtypes = [tensor.dtype for tensor in getattr(model, "inputs", ())]
     if "uint8" in dtypes:
-        # A Sequential model has no specs, and casts before it looks at them; the switch is private to Keras.
-        model._convert_input_args = False
+        accept_any_dtype(model)  # a Sequential model has no specs, and casts before it looks at them
         specs = model.input_spec or [keras.InputSpec(shape=tuple(tensor.shape)) for tensor in model.inputs]
         for spec, dtype in zip(keras.tree.flatten(specs), dtypes, strict=True):
             spec.dtype = "uint8" if dtype == "uint8" else None

@@ -11,7 +11,7 @@ import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_positive, check_rate
-from keras_preact.layers.branches import seeded_dropout
+from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
 from keras_preact.models.resnet import drop_path_rates, equal_units, with_policy

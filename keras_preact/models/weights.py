@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,136 +10,21 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.layers.residual import ResidualLayer
-from keras_preact.layers.stack import UnitStack, named_variables
+from keras_preact.keras_private import direct_layers, own_state, own_trainable
+from keras_preact.layers.functional import named_variables
+from keras_preact.layers.stack import UnitStack
 from keras_preact.models.archive import check_weights
-from keras_preact.models.resnet import units_in
+from keras_preact.models.named_weights import _layers, _stage, _unit_paths, assign_checked
+from keras_preact.models.safetensors import load_safetensors
 from keras_preact.models.stored import (
-    Variable,
     array_of,
-    check_equal_variables,
     check_file,
-    finite,
     load_state,
     opened,
 )
 
 ENDINGS = (".weights.h5", ".keras", ".safetensors")
 """How the names of files end that weights are loaded from."""
-
-# ---- in a network -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A weight of a network: a variable, or the part of a stacked variable that belongs to one unit.
-
-    Attributes:
-        variable: the variable.
-        unit: index of the unit in a stacked variable; `None` for a variable that is not stacked.
-    """
-
-    variable: keras.Variable
-    unit: int | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the weight."""
-        return tuple(self.variable.shape)[self.unit is not None :]
-
-    def value(self) -> np.ndarray:
-        """Return the weight's value."""
-        value = self.variable if self.unit is None else self.variable[self.unit]
-        return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")))
-
-
-def named_weights(model: keras.Model) -> dict[str, Weight]:
-    """Return the weights of a model, trained and not trained, by the paths that they have in the unrolled network.
-
-    Random states are left out: they are integers, and no part of the function that was learned.
-
-    >>> from keras_preact.models import cifar_resnet
-    >>> rolled, unrolled = (named_weights(cifar_resnet(14, rolled=rolled)) for rolled in (True, False))
-    >>> rolled.keys() == unrolled.keys(), list(rolled)[0], rolled["stage1_unit02/conv1/kernel"].shape
-    (True, 'stem_conv/kernel', (3, 3, 16, 16))
-    """
-    found: dict[str, Weight] = {}
-    units = _unit_paths(model)
-    for path, layer in _layers(model):
-        if isinstance(layer, UnitStack):
-            for k, unit in enumerate(units[path]):
-                found |= {f"{unit}{name}": Weight(*place) for name, place in layer.unit_variables(k).items()}
-        else:
-            found |= {f"{path}{name}": Weight(variable) for name, variable in named_variables(layer).items()}
-    return {name: weight for name, weight in found.items() if keras.backend.is_float_dtype(weight.variable.dtype)}
-
-
-def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[str, Any]) -> None:
-    """Set weights of a model; a stacked variable once, to the values of all its units.
-
-    Args:
-        model: the weights' model.
-        weights: of `named_weights`, all of them.
-        values: by the same names, of the weights' shapes.
-    """
-    stacked: dict[int, tuple[keras.Variable, np.ndarray]] = {}
-    for name, weight in weights.items():
-        value, variable = np.asarray(values[name]).astype("float32"), weight.variable
-        if weight.unit is None:
-            variable.assign(value)
-        else:
-            stacked.setdefault(id(variable), (variable, np.empty(tuple(variable.shape), "float32")))
-            stacked[id(variable)][1][weight.unit] = value
-    for variable, whole in stacked.values():
-        variable.assign(whole)
-    for layer in model._flatten_layers():
-        if hasattr(layer, "finalize_state"):  # Keras's normalization of inputs computes with copies of its weights
-            layer.finalize_state()
-
-
-def _layers(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
-    """Yield the layers of a model and of the models in it, with their paths, which end in a slash."""
-    if not isinstance(model, keras.Sequential) and not hasattr(model, "operations"):
-        yield path, model  # its layers are attributes
-        return
-    for layer in model.layers:
-        below = f"{path}{layer.name}/"
-        if isinstance(layer, keras.Model):
-            yield from _layers(layer, below)
-        else:
-            yield below, layer
-
-
-def _unit_paths(model: keras.Model) -> dict[str, list[str]]:
-    """Return the paths that the units of each stack have in the unrolled network, and of other units their own.
-
-    Units are numbered by stage, as the builders and `unroll` do it.
-    """
-    found: dict[str, list[str]] = {}
-    count = Counter[str]()
-    for path, layer in _layers(model):
-        stage = _stage(path)
-        before = count[stage]
-        count[stage] += layer.repeats if isinstance(layer, UnitStack) else units_in(layer)
-        if isinstance(layer, UnitStack):
-            word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
-            found[path] = [f"{stage}_{word}{number:02d}/" for number in range(before + 1, count[stage] + 1)]
-        elif units_in(layer):
-            found[path] = [path]
-    return found
-
-
-def _stage(path: str) -> str:
-    """Return the path of a unit or a stack up to the end of its stage's name.
-
-    >>> _stage("backbone_1/stage2_unit07/")
-    'backbone_1/stage2'
-    """
-    above, slash, name = path.rstrip("/").rpartition("/")
-    return f"{above}{slash}{name.split('_')[0]}"
-
-
-# ---- in a file ----------------------------------------------------------------------------------------------------
 
 
 def load_weights(model: keras.Model, path: str | Path) -> None:
@@ -177,8 +60,6 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
             f"{', '.join(ENDINGS)}"
         )
     if path.suffix == ".safetensors":
-        from keras_preact.interop.files import load_safetensors  # it imports this module
-
         load_safetensors(model, path)
         return
     try:
@@ -194,26 +75,6 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path.name} cannot be read ({reason}); save it again") from None
     assign_checked(path.name, model, values)
-
-
-def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
-    """Set the weights of a model to the values of a file, by the names of `named_weights`: all of them, or none.
-
-    Args:
-        source: name of the file, for messages.
-        model: the network.
-        values: by name.
-
-    Raises:
-        InputError: names or shapes differ from the model's, or a value is not finite in its variable's dtype.
-    """
-    weights = named_weights(model)
-    wanted = {name: Variable(name, weight.shape, weight) for name, weight in weights.items()}
-    found = {name: Variable(name, tuple(value.shape), value) for name, value in sorted(values.items())}
-    check_equal_variables(source, model, wanted, found)
-    for name, weight in weights.items():
-        finite(values[name], weight.variable.dtype, f"{name} in {source}")
-    assign(model, weights, values)
 
 
 class _StoredWeights:
@@ -320,8 +181,7 @@ def _names_in_files(model: keras.Model) -> dict[str, str]:
 
 def _numbered(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[str, keras.Variable]]:
     """Yield the variables of a layer and of those in it by the layer's name and the number that Keras saves them by."""
-    # Private to Keras, as its own saving has it.
-    for number, variable in enumerate([*layer._trainable_variables, *layer._non_trainable_variables]):
+    for number, variable in enumerate([*own_trainable(layer), *own_state(layer)]):
         yield f"{path}{number}", variable
-    for inside in layer._layers:
+    for inside in direct_layers(layer):
         yield from _numbered(inside, f"{path}{inside.name}/")

@@ -10,8 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.figure import Figure
+from keras_preact.errors import missing_package
+
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+except ModuleNotFoundError:
+    raise missing_package("plotting", ["matplotlib"]) from None
 
 Rows = Sequence[Mapping[str, float]]
 

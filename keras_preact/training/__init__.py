@@ -1,11 +1,18 @@
 """Training: the paper's recipe as data, the trainer, checkpoints, run folders."""
 
+import warnings
+from typing import Any
+
+from keras_preact.errors import Diverged, Interrupted
+from keras_preact.training.build import build_model
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.comparison import compare, orders, resume_comparison
+from keras_preact.training.config import RunConfig
 from keras_preact.training.device import PRECISIONS, default_precision
+from keras_preact.training.evaluation import evaluate
 from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
-from keras_preact.training.runs import RunFolder, Taken, next_free_folder
-from keras_preact.training.trainer import Diverged, Interrupted, RunConfig, build_model, evaluate, resume, start
+from keras_preact.training.runs import RunFolder, RunLocked, next_free_folder
+from keras_preact.training.trainer import resume, start
 
 __all__ = [
     "PRECISIONS",
@@ -18,8 +25,8 @@ __all__ = [
     "Recipe",
     "RunConfig",
     "RunFolder",
+    "RunLocked",
     "StepSchedule",
-    "Taken",
     "build_model",
     "compare",
     "default_precision",
@@ -31,3 +38,10 @@ __all__ = [
     "resume_comparison",
     "start",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Taken":  # until version 0.2
+        warnings.warn("Taken is called RunLocked now", DeprecationWarning, stacklevel=2)
+        return RunLocked
+    raise AttributeError(f"module 'keras_preact.training' has no attribute {name!r}")

@@ -19,9 +19,9 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
+from keras_preact.files import PARTIAL, writing, written_aside
 from keras_preact.models.archive import check_stored
 from keras_preact.models.configuration import name_publicly
-from keras_preact.training.runs import PARTIAL, writing, written_aside
 
 ABOUT = "about"
 """Name of the entry that says what the others are."""

@@ -10,22 +10,15 @@ from pathlib import Path
 
 import keras
 
-from keras_preact.errors import InputError, WriteError, as_command
-from keras_preact.plots import draw_curves
+from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
+from keras_preact.files import writing
+from keras_preact.training.build import build_model
+from keras_preact.training.callbacks import StopRequest, handles_signals
+from keras_preact.training.config import RunConfig
 from keras_preact.training.distribute import check_devices
-from keras_preact.training.runs import METRICS, RunFolder, environment, writing
-from keras_preact.training.trainer import (
-    Diverged,
-    Interrupted,
-    RunConfig,
-    StopRequest,
-    build_model,
-    check_fits,
-    epochs,
-    handles_signals,
-    resuming,
-    starting,
-)
+from keras_preact.training.provenance import environment
+from keras_preact.training.runs import METRICS, RunFolder
+from keras_preact.training.trainer import check_fits, epochs, resuming, starting
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
@@ -112,8 +105,7 @@ def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
                 writer.writerows([name, *row] for row in list(csv.reader(rows))[1:])
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
-    with writing(folder.curves_path):
-        draw_curves({in_words(name): run.metrics() for name, run in runs.items()}, folder.curves_path, unit)
+    folder.write_curves({in_words(name): run.metrics() for name, run in runs.items()}, unit)
     folder.update_record(
         status="finished",
         results={name: record["result"] for name, record in records.items()},

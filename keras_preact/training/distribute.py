@@ -16,7 +16,8 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_positive
-from keras_preact.layers.composite import batch_norms, parts
+from keras_preact.keras_private import layers_inside
+from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.stack import UnitStack
 
 MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
@@ -98,15 +99,15 @@ def process() -> tuple[int, int]:
     return jax.process_index(), jax.process_count()
 
 
-def is_first() -> bool:
+def is_chief() -> bool:
     """Whether this process is the one that writes."""
     return process()[0] == 0
 
 
-def greatest(number: int) -> int:
-    """Return the greatest of the numbers that all processes call this with, at the same point of their way.
+def all_reduce_max(number: int) -> int:
+    """Return the largest of the numbers that all processes call this with, at the same point of their way.
 
-    >>> greatest(15)
+    >>> all_reduce_max(15)
     15
     """
     if process()[1] == 1:
@@ -117,7 +118,7 @@ def greatest(number: int) -> int:
 
 
 @contextmanager
-def together() -> Iterator[None]:
+def collective_errors() -> Iterator[None]:
     """All processes come out of this block, or none: an InputError of one ends the others too.
 
     Raises:
@@ -126,9 +127,9 @@ def together() -> Iterator[None]:
     try:
         yield
     except InputError:
-        greatest(1)
+        all_reduce_max(1)
         raise
-    if greatest(0):
+    if all_reduce_max(0):
         raise InputError("another process of this training cannot begin; see its own message")
 
 
@@ -205,7 +206,7 @@ def synchronize(model: keras.Model) -> None:
     Raises:
         InputError: some units run in a loop, which does not exchange statistics between devices.
     """
-    rolled = [layer for layer in parts(model) if isinstance(layer, UnitStack) and layer.rolled]
+    rolled = [layer for layer in layers_inside(model) if isinstance(layer, UnitStack) and layer.rolled]
     if loops := ", ".join(stack.name for stack in rolled if batch_norms(stack)):
         raise InputError(f"batch norms in the loops {loops} cannot be synchronized; build with rolled=False")
     for norm in batch_norms(model):

@@ -3,36 +3,27 @@
 from __future__ import annotations
 
 import csv
-import datetime
 import errno
-import hashlib
-import importlib.metadata
 import io
 import json
 import os
-import platform
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import filelock
-import keras
 
-from keras_preact.errors import InputError, WriteError, as_command
-from keras_preact.training.device import computes_with_onednn, widest_instructions
-from keras_preact.training.distribute import process
-from keras_preact.version import __version__
+from keras_preact.errors import InputError, WriteError, as_command, is_installed
+from keras_preact.files import PARTIAL, checksum, write_atomically, writing
+from keras_preact.training.checkpoints import newest_notes
 
 METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
 """Columns of metrics.csv. Errors in percent; train_loss and train_error are means over the epoch as it went, on
 augmented images; seconds since the run began, pauses left out."""
 LOCK = ".lock"
 """File by which the system knows that a run is being trained; it means nothing once that process has ended."""
-
-
 CHECKSUM = "sha256"
 """Entry of run.json with the checksum of all others."""
 FORMAT = 2
@@ -45,11 +36,9 @@ KINDS: dict[str, Any] = {
     "resumed": list,
 }
 """What entries of run.json are. A record without a checksum could hold anything."""
-PARTIAL = ".partial"
-"""Ending of a file that is being written; it is renamed when it is whole."""
 
 
-class Taken(InputError):
+class RunLocked(InputError):
     """Another process is training this run."""
 
 
@@ -91,7 +80,7 @@ class RunFolder:
 
         Raises:
             InputError: something stands there already: a run never overwrites another.
-            Taken: it is a run that another process is training.
+            RunLocked: it is a run that another process is training.
         """
         cls.check_free(path)
         try:
@@ -108,7 +97,7 @@ class RunFolder:
         if not path.exists() or (path.is_dir() and all(entry.name in beginnings for entry in path.iterdir())):
             return
         if cls(path).is_taken():
-            raise Taken(_taken(path))
+            raise RunLocked(_taken(path))
         raise InputError(
             f"{path} exists already and is not overwritten; name another folder, or continue that run "
             f"with {as_command('train --resume', path)}"
@@ -162,14 +151,14 @@ class RunFolder:
         """Hold the run while this process trains it. The system lets go of it when the process ends, however it ends.
 
         Raises:
-            Taken: another process holds it.
+            RunLocked: another process holds it.
             WriteError: the folder cannot be written to.
         """
         try:
             with writing(self.path / LOCK):
                 hold = self._lock().acquire(timeout=1)  # longer than `is_taken` has it
         except filelock.Timeout:
-            raise Taken(_taken(self.path)) from None
+            raise RunLocked(_taken(self.path)) from None
         with hold:
             if os.name == "posix":  # Windows opens no folders, and renames none that has open files
                 self._handle = os.open(self.path, os.O_RDONLY)
@@ -217,8 +206,6 @@ class RunFolder:
         return "restore it or start a new run"
 
     def _copied_record(self) -> dict[str, Any]:
-        from keras_preact.training.checkpoints import newest_notes  # which imports this module
-
         record = newest_notes(self.checkpoints_path).get("record")
         if record is None:
             raise InputError(f"{self.path} has neither a run.json nor a checkpoint with a copy of it; start a new run")
@@ -296,6 +283,19 @@ class RunFolder:
         """Write metrics.csv, aside and renamed, with these rows."""
         write_atomically(self.metrics_path, _metrics_text(rows))
 
+    def write_curves(self, runs: Mapping[str, Sequence[dict[str, float]]], unit: str) -> None:
+        """Draw curves.png, where matplotlib is installed.
+
+        Args:
+            runs: rows of metrics, by the name that the figure calls them.
+            unit: of the errors.
+        """
+        if is_installed("matplotlib"):
+            from keras_preact.plots import draw_curves
+
+            with writing(self.curves_path):
+                draw_curves(runs, self.curves_path, unit)
+
 
 def described(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Return what run.json says of metrics.csv: the number of its rows and their checksum, whatever its line ends."""
@@ -310,20 +310,11 @@ def _is_as_written(record: dict[str, Any]) -> bool:
     return record.get(CHECKSUM) == checksum({key: value for key, value in record.items() if key != CHECKSUM})
 
 
-def checksum(data: Any) -> str:
-    """Return the SHA-256 of plain data, whatever the order of its keys.
-
-    >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1}) != checksum({"a": 2, "b": 1})
-    True
-    """
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
-class Onlooker(RunFolder):
+class ReadOnlyRunFolder(RunFolder):
     """The folder of a run that another process writes: this one reads it, and leaves it as it is."""
 
     @classmethod
-    def create(cls, path: str | Path) -> Onlooker:
+    def create(cls, path: str | Path) -> ReadOnlyRunFolder:
         return cls(path)
 
     @classmethod
@@ -387,157 +378,3 @@ def _name_of(handle: int) -> Path:
 
         return Path(os.fsdecode(fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0")))
     return Path(os.readlink(f"/proc/self/fd/{handle}"))
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn a refusal of the system to write `path` into a `WriteError`, which names it.
-
-    TensorFlow's and Keras's writers raise errors of their own: theirs are known by what they carry of the system's.
-    """
-    try:
-        yield
-    except (InputError, WriteError, filelock.Timeout):
-        raise
-    except Exception as error:
-        number = _error_number(error)
-        if number is None:
-            raise
-        raise WriteError(number, os.strerror(number), str(path)) from error
-
-
-def _error_number(error: BaseException | None) -> int | None:
-    """Return the system's error number of an OSError, of an error that one led to, or of TensorFlow's file system."""
-    if error is None:
-        return None
-    if isinstance(error, OSError):
-        return error.errno or errno.EIO
-    if type(error).__module__.startswith("tensorflow."):
-        return next((number for number in errno.errorcode if os.strerror(number) in str(error)), None)
-    return _error_number(error.__cause__ or error.__context__)
-
-
-@contextmanager
-def written_aside(path: Path, aside: Path | None = None) -> Iterator[Path]:
-    """Return the name under which to write a file; after the block it has its own name, or nothing has changed.
-
-    Raises:
-        WriteError: the system refused to write it; what was written aside is removed.
-    """
-    aside = aside or path.with_name(path.name + PARTIAL)
-    with writing(path):
-        try:
-            yield aside
-            _move_flushed(aside, path)
-        except BaseException:
-            with suppress(OSError):
-                aside.unlink(missing_ok=True)
-            raise
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a text file aside and rename it: a reader never sees half of it, not even after a power cut."""
-    with written_aside(path) as aside:
-        aside.write_text(text, encoding="utf-8", newline="")
-
-
-def _move_flushed(aside: Path, path: Path) -> None:
-    """Give a file that was written aside its name, when the disk has all of it: neither is half done by a power cut."""
-    with open(aside, "rb+") as file:  # Windows flushes no file that is open for reading alone
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-    if os.name == "posix":  # Windows opens no folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-# ---- provenance ---------------------------------------------------------------------------------------------------
-
-
-def environment() -> dict[str, Any]:
-    """Return what a run ran on: versions, commit, hardware, time; of several processes their number. No host name.
-
-    On TensorFlow also whether it computes with oneDNN.
-
-    >>> sorted(set(environment()) - {"onednn"})
-    ['commit', 'hardware', 'started', 'versions']
-    """
-    return {
-        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "versions": versions(),
-        "commit": commit(),
-        "hardware": hardware(),
-        **({"onednn": onednn} if (onednn := computes_with_onednn()) is not None else {}),
-        **({"processes": count} if (count := process()[1]) > 1 else {}),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python, this package, Keras, its backend and what computes below them."""
-    found = {"python": platform.python_version(), "keras_preact": __version__, "backend": keras.backend.backend()}
-    for package in ("keras", "tensorflow", "jax", "jaxlib", "torch", "numpy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def commit() -> dict[str, Any] | None:
-    """Return the git commit of this package's checkout and whether the package was changed since; None without git."""
-    package = Path(__file__).resolve().parents[1]
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
-            return None  # installed below somebody else's repository: that commit says nothing about us
-        return {"id": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", str(package)))}
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def hardware() -> dict[str, Any]:
-    """Return processor, its widest instructions, number of cores usable, memory in GiB and accelerators."""
-    import psutil
-
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "processor": _processor(),
-        "instructions": widest_instructions(),
-        "cores": cores,
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "accelerators": _accelerators(),
-    }
-
-
-def _processor() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _accelerators() -> list[str]:
-    """Return the names of the GPUs and TPUs that the backend sees."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return [device.device_kind for device in jax.devices() if device.platform != "cpu"]
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        devices = [device for kind in ("GPU", "TPU") for device in tf.config.list_physical_devices(kind)]
-        return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type) for d in devices]
-    if keras.backend.backend() == "torch":
-        import torch
-
-        return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    return []

@@ -87,7 +87,8 @@ def test_paths_are_counted_by_the_binomial_distribution():
 def test_the_paths_sum_to_the_gradient():
     """With one unit there are two paths, and F is all but linear in the gradient: direct + through F = whole."""
     from keras_preact.analysis.chain import Chain
-    from keras_preact.analysis.propagation import as_float64, loss_gradient
+    from keras_preact.analysis.gradients import loss_gradient
+    from keras_preact.analysis.propagation import as_float64
 
     model = network(8)
     disturb(model)

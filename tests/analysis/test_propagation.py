@@ -18,11 +18,11 @@ from keras_preact.analysis import (
     unrolled_sum,
 )
 from keras_preact.analysis.differentiation import vjp
-from keras_preact.analysis.propagation import loss_gradient
+from keras_preact.analysis.gradients import loss_gradient
 from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, imagenet_resnet, preact_resnet50, roll
 from keras_preact.training import RunConfig
-from keras_preact.training.trainer import build_model
+from keras_preact.training.build import build_model
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(6, 16, 16, 3)).astype("float32")

@@ -19,8 +19,8 @@ from keras_preact.analysis import (
     unrolled_sum,
     write_inspection,
 )
+from keras_preact.analysis.gradients import loss_gradient
 from keras_preact.analysis.lesions import _each_left_out
-from keras_preact.analysis.propagation import loss_gradient
 from keras_preact.layers import AttentionUnit, deepnorm
 from keras_preact.models import Classification, NextToken, Tokens, transformer
 

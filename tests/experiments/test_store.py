@@ -9,7 +9,7 @@ import pytest
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store
 from keras_preact.experiments.store import folder_name, identity
 from keras_preact.layers import get_shortcut
-from keras_preact.layers.shortcuts import shortcut_config
+from keras_preact.layers.registry import shortcut_config
 from keras_preact.models import get_network
 from keras_preact.training import CosineSchedule, Recipe, RunConfig, RunFolder
 from keras_preact.training.recipe import AdamRecipe

@@ -7,8 +7,9 @@ from harness import array
 
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, ResidualUnit, normalization
-from keras_preact.layers.branches import check_zero_init, residual_branch, weight_layers
-from keras_preact.layers.shortcuts import get_shortcut
+from keras_preact.layers.branches import residual_branch, weight_layers
+from keras_preact.layers.registry import get_shortcut
+from keras_preact.layers.units import check_zero_init
 
 
 def kinds(placement, block="basic"):

@@ -8,6 +8,7 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
+from keras_preact.keras_private import layers_inside
 from keras_preact.layers import (
     ConvShortcut,
     EncoderBlock,
@@ -17,7 +18,7 @@ from keras_preact.layers import (
     UnitStack,
     freeze_batch_norms,
 )
-from keras_preact.layers.composite import frozen_parts, parts, set_frozen
+from keras_preact.layers.composite import frozen_parts, set_frozen
 from keras_preact.models import (
     Classification,
     Series,
@@ -68,7 +69,7 @@ def test_any_set_of_frozen_layers_survives_a_copy(kind):
         layer.build(shape)
         assert "frozen" not in layer.get_config()
         assert trainable or not layer.trainable_variables
-        chosen = np.flatnonzero(rng.random(len(parts(layer))) < 0.4)
+        chosen = np.flatnonzero(rng.random(len(layers_inside(layer))) < 0.4)
         set_frozen(layer, chosen.tolist())
         assert frozen_parts(layer) == chosen.tolist()
         copy = copied(copied(layer, shape), shape)
@@ -86,7 +87,7 @@ def test_all_inner_layers_against_the_whole_survive_a_copy(kind):
         layer = make(trainable=at_build)
         layer.build(shape)
         layer.trainable = trainable
-        set_frozen(layer, range(len(parts(layer))) if trainable else [])
+        set_frozen(layer, range(len(layers_inside(layer))) if trainable else [])
         copy = copied(layer, shape)
         assert (copy.trainable, frozen_parts(copy)) == (trainable, frozen_parts(layer)), (at_build, trainable)
 

@@ -10,7 +10,7 @@ from harness import all_weights, array, assert_equal_stacks, check_layer, train_
 
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack
-from keras_preact.layers.stack import named_variables
+from keras_preact.layers.functional import named_variables
 from keras_preact.models import unroll
 
 N = 5

@@ -10,8 +10,8 @@ from harness import array
 from keras_preact import InputError, paper
 from keras_preact.experiments import EXPERIMENTS
 from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
+from keras_preact.layers.stack import units_in
 from keras_preact.models import cifar_resnet, cifar_units, multiply_adds
-from keras_preact.models.resnet import units_in
 
 WIDTHS = (16, 32, 64)
 

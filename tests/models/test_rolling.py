@@ -9,6 +9,7 @@ from harness import array
 
 from keras_preact import InputError
 from keras_preact.layers import EncoderBlock, ResidualUnit, Shortcut, UnitStack
+from keras_preact.layers.stack import units_in
 from keras_preact.models import (
     Classification,
     Series,
@@ -22,7 +23,6 @@ from keras_preact.models import (
     transformer,
     unroll,
 )
-from keras_preact.models.resnet import units_in
 from keras_preact.models.rolling import graphs
 from keras_preact.models.summary import summarize
 

@@ -22,7 +22,8 @@ from keras_preact.models import (
     roll,
     transformer,
 )
-from keras_preact.models.weights import ENDINGS, assign, named_weights
+from keras_preact.models.named_weights import assign, named_weights
+from keras_preact.models.weights import ENDINGS
 
 FORMS = {
     "unrolled": {"rolled": False},

@@ -27,7 +27,7 @@ from keras_preact.training import (
     Recipe,
     RunConfig,
     RunFolder,
-    Taken,
+    RunLocked,
     resume,
     resume_comparison,
     start,
@@ -443,7 +443,7 @@ def test_nothing_depends_on_the_clock_of_the_day(whole, data, tmp_path, monkeypa
 def test_a_comparison_is_trained_by_one_process_at_a_time(tmp_path):
     folder = RunFolder.create(tmp_path / "both")
     folder.update_record(kind="comparison", status="running", runs={"one": CONFIG.to_dict()})
-    with folder.held(), pytest.raises(Taken, match="is being trained by another process"):
+    with folder.held(), pytest.raises(RunLocked, match="is being trained by another process"):
         resume_comparison(folder.path)
     assert RunFolder.open(folder.path).record()["status"] == "running"  # what the other one wrote
 

@@ -15,8 +15,9 @@ from harness import (
 )
 
 from keras_preact import InputError
-from keras_preact.training import RunFolder, Taken, next_free_folder
-from keras_preact.training.runs import KINDS, LOCK, METRICS, described, environment
+from keras_preact.training import RunFolder, RunLocked, next_free_folder
+from keras_preact.training.provenance import environment
+from keras_preact.training.runs import KINDS, LOCK, METRICS, described
 
 
 def row(step):
@@ -50,12 +51,12 @@ def test_a_run_is_held_by_one_at_a_time(tmp_path):
     with folder.held():
         assert same.is_taken()
         with (
-            pytest.raises(Taken, match="run is being trained by another process; wait for it, stop it first"),
+            pytest.raises(RunLocked, match="run is being trained by another process; wait for it, stop it first"),
             same.held(),
         ):
             raise AssertionError
         folder.update_record(status="running")
-        with pytest.raises(Taken):
+        with pytest.raises(RunLocked):
             RunFolder.create(same.path)
     assert not same.is_taken()
     with same.held():
@@ -246,3 +247,10 @@ def test_provenance_names_versions_commit_and_hardware_but_no_host_and_no_path()
     assert platform.node() not in text or len(platform.node()) < 4
     if about["commit"] is not None:
         assert len(about["commit"]["id"]) == 40
+
+
+def test_the_old_name_of_an_error_still_works_and_warns():
+    from keras_preact import training
+
+    with pytest.warns(DeprecationWarning, match="Taken is called RunLocked now"):
+        assert training.Taken is training.RunLocked

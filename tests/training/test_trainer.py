@@ -27,12 +27,13 @@ from keras_preact.training import (
     Recipe,
     RunConfig,
     RunFolder,
-    Taken,
+    RunLocked,
     evaluate,
     resume,
     start,
 )
-from keras_preact.training.trainer import build_model, parts
+from keras_preact.training.build import build_model
+from keras_preact.training.trainer import parts
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
@@ -262,7 +263,7 @@ def test_two_processes_do_not_train_one_run(tiny_dataset, tmp_path):
 
         def on_train_batch_begin(self, batch, logs=None):
             for again in (lambda: resume(path, dataset=tiny_dataset), lambda: start(CONFIG, path, tiny_dataset)):
-                with pytest.raises(Taken, match="is being trained by another process") as error:
+                with pytest.raises(RunLocked, match="is being trained by another process") as error:
                     again()
                 self.refused += (error.value,)
             raise Interrupted(signal.SIGTERM, 0, path)
@@ -395,13 +396,13 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(remains, tiny_dat
 
 def test_a_run_that_goes_on_with_another_onednn_says_so(tiny_dataset, tmp_path, monkeypatch, recwarn):
     """In one line, where both parts say which; runs of before do not."""
-    monkeypatch.setattr("keras_preact.training.runs.computes_with_onednn", lambda: True)
+    monkeypatch.setattr("keras_preact.training.provenance.computes_with_onednn", lambda: True)
     with pytest.raises(Interrupted):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
     folder = RunFolder.open(tmp_path / "run")
     assert folder.record()["environment"]["onednn"] is True
     for there, warned in ((True, False), (False, True), (False, False), (None, False)):
-        monkeypatch.setattr("keras_preact.training.runs.computes_with_onednn", lambda there=there: there)
+        monkeypatch.setattr("keras_preact.training.provenance.computes_with_onednn", lambda there=there: there)
         recwarn.clear()
         with pytest.raises(Interrupted):
             resume(folder.path, dataset=tiny_dataset, callbacks=[StopAfter(1)])

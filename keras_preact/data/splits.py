@@ -1,30 +1,18 @@
-"""Data sets: arrays, the bundled images, folders of class folders, and any set of tensorflow-datasets."""
+"""Images and labels: a split, and a data set of two splits."""
 
 from __future__ import annotations
 
-import difflib
-import functools
 import hashlib
-import json
-import struct
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels, steps_per_epoch
 from keras_preact.errors import InputError, check_choice
 
-CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
-TEST_FOLDERS = ("test", "val", "validation")
-FOLDER_IMAGE_SIZE = 32
-"""Pixels to which the images of a folder are scaled by default."""
 SMALLEST_IMAGE = 8
 """Pixels: the networks halve an image twice or more."""
 
@@ -197,93 +185,6 @@ def _averaged(images: np.ndarray, size: int) -> np.ndarray:
     return np.rint(np.einsum("ih,jw,nhwc->nijc", weights, weights, images, optimize=True)).astype(np.uint8)
 
 
-class FolderSplit(ImageSplit):
-    """Image files, read when they are needed: turned upright, the short side brought to a length, the middle cut out.
-
-    Args:
-        root: the folder that names in messages and in the fingerprint are relative to.
-        paths: the files.
-        labels: integers (n,).
-        image_size: pixels, height and width.
-        short_side: pixels, before the middle is cut out; default `image_size`.
-    """
-
-    def __init__(
-        self, root: Path, paths: Sequence[Path], labels: Any, image_size: int, short_side: int | None = None
-    ) -> None:
-        self.root = root
-        self.paths = list(paths)
-        self.labels = as_labels(labels)
-        self.image_shape = (image_size, image_size, 3)
-        self.short_side = check_short_side(image_size if short_side is None else short_side, image_size)
-
-    @functools.cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_pool"}  # threads cannot be copied
-
-    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
-        return np.stack(images), self.labels[indices]
-
-    def _read(self, path: Path) -> np.ndarray:
-        size, short_side, name = self.image_shape[0], self.short_side, path.relative_to(self.root)
-        try:
-            with Image.open(path) as file:
-                # Pillow would cut integers of 16 or 32 bits off at 255, and so make nearly all of them white.
-                if file.mode.startswith(("I", "F")):
-                    raise InputError(
-                        f"the image {name} has pixels of more than 8 bits ({file.mode}); scale them to 0 to 255 and "
-                        "save it with 8"
-                    )
-                image = _upright(file).convert("RGB")
-        except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
-        scale = short_side / min(image.size)
-        width, height = (max(short_side, round(length * scale)) for length in image.size)
-        if (width, height) != image.size:
-            # Smaller by area averaging, as images in memory; BOX would enlarge to blocks.
-            image = image.resize((width, height), Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
-        left, top = (width - size) // 2, (height - size) // 2
-        return np.asarray(image)[top : top + size, left : left + size]
-
-    def at(self, image_size: int, short_side: int | None = None) -> FolderSplit:
-        return FolderSplit(self.root, self.paths, self.labels, image_size, short_side)
-
-    def readable(self) -> tuple[FolderSplit, list[str]]:
-        """Return the images that can be read, and the names of the others: each file is decoded once."""
-
-        def is_readable(path: Path) -> bool:
-            try:
-                self._read(path)
-            except InputError:
-                return False
-            return True
-
-        good = np.array(list(self._pool.map(is_readable, self.paths)), dtype=bool)
-        paths = [path for path, is_good in zip(self.paths, good, strict=True) if is_good]
-        names = [
-            str(path.relative_to(self.root)) for path, is_good in zip(self.paths, good, strict=True) if not is_good
-        ]
-        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0]), names
-
-    def update_hash(self, digest: Any) -> None:
-        for path, label in zip(self.paths, self.labels, strict=True):
-            digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
-
-
-def _upright(file: Image.Image) -> Image.Image:
-    """Return an image as a viewer shows it: cameras store it as it was held, and in its EXIF tags how to turn it."""
-    from PIL import ImageOps  # Keras imports no more of Pillow than `Image`, nor does this package by itself
-
-    try:
-        return ImageOps.exif_transpose(file)
-    except (ValueError, TypeError, KeyError, struct.error):  # damaged tags; the pixels are decoded afterwards
-        return file
-
-
 def check_short_side(short_side: int, image_size: int) -> int:
     """Return the short side of an image out of whose middle a square is cut.
 
@@ -342,6 +243,7 @@ class ImageDataset:
 
     Example:
 
+    >>> from keras_preact.data import bundled_cifar10
     >>> bundled = bundled_cifar10()
     >>> len(bundled.train), len(bundled.test), bundled.image_shape, bundled.classes
     (4000, 1000, (32, 32, 3), 10)
@@ -396,6 +298,7 @@ class ImageDataset:
 
         Example:
 
+        >>> from keras_preact.data import bundled_cifar10
         >>> animals = bundled_cifar10().only(["cat", "dog"])
         >>> animals.class_names, len(animals.train)
         (('cat', 'dog'), 800)
@@ -417,6 +320,7 @@ class ImageDataset:
 
         Example:
 
+        >>> from keras_preact.data import bundled_cifar10
         >>> bundled_cifar10().at(16).image_shape
         (16, 16, 3)
         """
@@ -460,149 +364,3 @@ def from_arrays(
     if class_names is None:
         class_names = [str(label) for label in range(int(train.labels.max(initial=-1)) + 1)]
     return ImageDataset(name, train, test, tuple(class_names))
-
-
-@functools.cache
-def bundled_cifar10() -> ImageDataset:
-    """Return the bundled part of CIFAR-10: the first 400 training and 100 test images of each class.
-
-    Needs no network, no TensorFlow. For demonstrations and tests: an error measured on it is not CIFAR-10's.
-    """
-    folder = Path(__file__).parent / "bundled"
-    labels = json.loads((folder / "labels.json").read_text())
-    splits = {}
-    for split in ("train", "test"):
-        mosaics = []
-        for path in sorted(folder.glob(f"{split}-*.png")):
-            with Image.open(path) as file:
-                mosaics.append(_tiles(np.asarray(file), size=32))
-        splits[split] = ArraySplit(np.concatenate(mosaics), [int(label) for label in labels[split]])
-    return ImageDataset("bundled", splits["train"], splits["test"], CIFAR10_CLASSES)
-
-
-def _tiles(mosaic: np.ndarray, size: int) -> np.ndarray:
-    """Cut a mosaic into its square images, row by row."""
-    rows, columns, channels = mosaic.shape[0] // size, mosaic.shape[1] // size, mosaic.shape[2]
-    tiles = mosaic.reshape(rows, size, columns, size, channels).transpose(0, 2, 1, 3, 4)
-    return tiles.reshape(rows * columns, size, size, channels)
-
-
-def from_folder(directory: str | Path, image_size: int | None = None, skip_corrupt: bool = False) -> ImageDataset:
-    """Return the images of a folder of class folders.
-
-    Args:
-        directory: holds `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`); most image formats.
-            Images with an EXIF orientation are turned by it.
-        image_size: pixels; images are scaled to it by their short side and cut to a square. Default 32.
-        skip_corrupt: whether images that cannot be read are found now, by decoding each once, and left out. Default
-            `False`: the first that is met stops the training.
-
-    Raises:
-        InputError: a folder is missing or empty, or the classes of the two differ.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for path in ("train/cat/1.png", "train/dog/1.png", "test/cat/2.png", "test/dog/2.png"):
-    ...         Path(folder, path).parent.mkdir(parents=True)
-    ...         Image.new("RGB", (60, 40)).save(Path(folder, path))
-    ...     animals = from_folder(folder, image_size=32)
-    ...     animals.class_names, animals.train.batch(np.array([0, 1]))[0].shape
-    (('cat', 'dog'), (2, 32, 32, 3))
-    """
-    root = Path(directory)
-    if not root.is_dir():
-        raise InputError(f"there is no folder {directory}; name one that holds train/CLASS/ and test/CLASS/")
-    test_name = next((name for name in TEST_FOLDERS if (root / name).is_dir()), None)
-    if not (root / "train").is_dir() or test_name is None:
-        raise InputError(f"{directory} has no train/ or no test/ folder; put the class folders into those two")
-    names = _class_folders(root / "train")
-    if names != (others := _class_folders(root / test_name)):
-        differing = ", ".join(sorted(set(names) ^ set(others)))
-        raise InputError(
-            f"train/ and {test_name}/ in {directory} differ in the classes {differing}; give both the same"
-        )
-    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
-    if size < SMALLEST_IMAGE:
-        raise InputError(f"the image size is {size}; give at least {SMALLEST_IMAGE} pixels")
-    splits, skipped = [], []
-    for name in ("train", test_name):
-        files = [(path, label) for label, folder in enumerate(names) for path in _images(root / name / folder)]
-        split = FolderSplit(root, [path for path, _ in files], [label for _, label in files], size)
-        if skip_corrupt:
-            split, unreadable = split.readable()
-            skipped += unreadable
-        splits.append(split)
-    return ImageDataset(root.name, splits[0], splits[1], tuple(names), tuple(skipped))
-
-
-def _class_folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _images(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
-    files = [path for path in files if not path.name.startswith(".")]
-    if not files:
-        raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no image; add some or remove it")
-    return files
-
-
-def load_dataset(
-    name: str, data_dir: str | Path | None = None, image_size: int | None = None, skip_corrupt: bool = False
-) -> Any:
-    """Return a data set by name: an `ImageDataset` or a `SequenceDataset`.
-
-    Args:
-        name: `"bundled"`, `"folder"` (with `data_dir`), a classification set of tensorflow-datasets; or the bundled
-            sequences: `"reviews"`, `"characters"`, `"weather"`.
-        data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
-        image_size: height and width in pixels. Images of one size (the bundled ones, CIFAR) are averaged down to it;
-            it is required where sizes differ, except in a folder, whose default is 32.
-        skip_corrupt: with `"folder"`, whether images that cannot be read are left out; see `from_folder`.
-
-    Raises:
-        InputError: there is no such set, it is missing, or half written; an image size that it cannot have; or a
-            folder for bundled data.
-
-    Example:
-
-    >>> load_dataset("bundled", image_size=16).image_shape
-    (16, 16, 3)
-    """
-    if skip_corrupt and name != "folder":
-        raise InputError(f"only images of a folder can be skipped; leave out --skip-corrupt with --dataset {name}")
-    if name == "bundled":
-        _refuse_bundled(name, "--data-dir", data_dir)
-        return bundled_cifar10() if image_size is None else bundled_cifar10().at(image_size)
-    if name == "folder":
-        if data_dir is None:
-            raise InputError("--dataset folder needs --data-dir, a folder that holds train/CLASS/ and test/CLASS/")
-        return from_folder(data_dir, image_size, skip_corrupt)
-    from keras_preact.data.sequences import SEQUENCES
-
-    if name in SEQUENCES:
-        _refuse_bundled(name, "--data-dir", data_dir)
-        _refuse_bundled(name, "--image-size", image_size)
-        return SEQUENCES[name]()
-    from keras_preact.data.streams import from_tfds
-
-    return from_tfds(name, data_dir, image_size)
-
-
-def _refuse_bundled(name: str, option: str, value: Any) -> None:
-    """Raise InputError where an option is given that bundled data cannot have: the user may mean other data."""
-    if value is not None:
-        raise InputError(
-            f"the data set {name} comes with the package, as it is; leave out {option}, or name other data by "
-            "--dataset (folder, or a name of tensorflow-datasets)"
-        )
-
-
-def nearest_names(name: str, known: Sequence[str]) -> str:
-    """Return a remark that names the data sets meant, perhaps."""
-    from keras_preact.data.sequences import SEQUENCES
-
-    close = difflib.get_close_matches(name, [*known, "bundled", "folder", *SEQUENCES], n=3)
-    return f" (did you mean {', '.join(close)}?)" if close else ""

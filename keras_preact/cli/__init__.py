@@ -1,0 +1,80 @@
+"""The command `keras-preact`: reads options and runs the module of the command, one per file.
+
+Exit status: 0 done; 2 bad input, in one sentence; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal
+(the run can be resumed); 1 a fault of the program or the machine, in one sentence (the traceback with --debug).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+
+from keras_preact.cli.options import parser
+from keras_preact.errors import EXTRAS, REMEDIES, Diverged, InputError, WriteError, missing_package, printable
+from keras_preact.startup import is_the_command, prepare, without_log_lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit status.
+
+    >>> main(["info", "cifar_resnet", "--depth", "21"])
+    2
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    if is_the_command():
+        prepare()
+    try:
+        options = parser().parse_args(arguments)
+        if options.command == "reproduce":
+            options.arguments = arguments  # for its workers
+        with without_log_lines() if is_the_command() else contextlib.nullcontext():
+            command = importlib.import_module(f"keras_preact.cli.{options.command}")  # and Keras with it
+        try:
+            command.run(options)
+        finally:
+            _close_bar()
+    except SystemExit as error:  # --help
+        return int(error.code or 0)
+    except Exception as error:
+        if "--debug" in arguments:
+            raise
+        return _say(error)
+    except KeyboardInterrupt as error:
+        return _report(str(error) or "stopped", 128 + getattr(error, "signal_number", signal.SIGINT))
+    return 0
+
+
+def _close_bar() -> None:
+    """Give the terminal its cursor back, where a progress bar has it; what shows one has been imported then."""
+    if "keras_preact.console" in sys.modules:
+        with contextlib.suppress(OSError):  # the terminal is closed
+            sys.modules["keras_preact.console"].close_bar()
+
+
+def _say(error: Exception) -> int:
+    """Print one sentence about the error; return the exit status."""
+    stopped = getattr(error, "signal_number", None)
+    if isinstance(error, InputError):
+        message, status = f"error: {error}", 2
+    elif stopped is not None:
+        message, status = str(error), 128 + stopped
+    elif isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        message, status = f"error: {missing_package('this command', [error.name])}", 2
+    elif isinstance(error, (Diverged, WriteError)):
+        message, status = f"error: {error}", 1
+    elif isinstance(error, OSError):
+        remedy = f"; {REMEDIES[error.errno]}" if error.errno in REMEDIES else ""
+        message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
+    else:
+        first_line = (str(error).splitlines() or [""])[0]
+        message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
+    return _report(message, status)
+
+
+def _report(message: str, status: int) -> int:
+    with contextlib.suppress(OSError):  # the terminal is closed
+        print(f"keras-preact: {printable(message)}", file=sys.stderr)
+    return status

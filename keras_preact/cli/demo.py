@@ -1,0 +1,67 @@
+"""`keras-preact demo`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from keras_preact.cli.display import say_comparison, side_by_side
+from keras_preact.cli.options import RUNS
+from keras_preact.console import say
+from keras_preact.experiments.tables import DEMO_DEPTH, PAPERS_RATE, TUNED_ORIGINAL
+from keras_preact.training import (
+    RunConfig,
+    compare,
+    default_precision,
+    get_recipe,
+    next_free_folder,
+    orders,
+)
+
+
+def run(options: argparse.Namespace) -> None:
+    recipe = get_recipe("demo")
+    recipe = recipe if options.steps is None else recipe.with_steps(options.steps)
+    schedule = dataclasses.replace(recipe.schedule, learning_rate=options.learning_rate)
+    config = RunConfig(
+        options={"depth": options.depth, "bottleneck": False},
+        image_size=16,
+        recipe=dataclasses.replace(recipe, schedule=schedule),
+        precision=options.precision or default_precision(),
+        seed=options.seed,
+    )
+    out = options.out or next_free_folder(RUNS, "demo")
+    with side_by_side(orders(config)) as display:
+        folder = compare(orders(config), out, lambda name, _: [display.callback(name)])
+    say_comparison(folder)
+    say(_finding(folder, options.depth, options.learning_rate))
+    rate, error = TUNED_ORIGINAL
+    if (options.depth, options.learning_rate, options.steps) == (DEMO_DEPTH, PAPERS_RATE, None):
+        say(
+            f"{PAPERS_RATE:g} is the paper's rate. Tuning helps the original: at {rate:g}, the best of five "
+            f"rates, a stored run reached {error:g} %."
+        )
+    shallow = "--depth 20     the shallow control"
+    say(
+        "Try next:\n"
+        f"  keras-preact demo {shallow if options.depth > 56 else '--depth 218    eleven times as deep'}\n"
+        f"  keras-preact demo --learning-rate {rate:g}    the original order at its best rate\n"
+        "  keras-preact inspect cifar_resnet --depth 218 --basic --placement original"
+    )
+
+
+def _finding(folder: Any, depth: int, rate: float) -> str:
+    """Say in a sentence what the demonstration's figure shows."""
+    results = folder.record()["results"]
+    original, full = (results[name]["test_error"] for name in ("original", "full_preactivation"))
+    steps = folder.open(folder.path / "original").record()["steps"]
+    if abs(original - full) < 5:
+        shown = f"the order hardly matters: test error {original:.1f} % in the original order, {full:.1f} % in full"
+        return f"At {depth} layers and learning rate {rate:g}, {shown} pre-activation after {steps:,} steps."
+    first, second = ("full pre-activation", "the original order")[:: 1 if full < original else -1]
+    low, high = sorted((original, full))
+    return (
+        f"At {depth} layers and learning rate {rate:g}, {first} reaches a test error of {low:.1f} % after {steps:,} "
+        f"steps, {second} {high:.1f} %: {high - low:.1f} points apart."
+    )

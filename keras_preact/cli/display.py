@@ -1,0 +1,59 @@
+"""What several commands show: progress, and runs that take turns side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from keras_preact.console import ProgressBar, SideBySide, console, say, table
+from keras_preact.training import (
+    RunConfig,
+    RunFolder,
+)
+from keras_preact.training.comparison import in_words
+from keras_preact.training.distribute import is_chief
+
+
+def side_by_side(configs: dict[str, Any]) -> Any:
+    """Return the display of runs that take turns."""
+    return SideBySide(
+        {name: in_words(name) for name in configs}, sum(config.recipe.steps for config in configs.values())
+    )
+
+
+def say_comparison(folder: Any) -> None:
+    """Print the results of several networks trained alike."""
+    runs = {name: folder.open(folder.path / name) for name in folder.record()["runs"]}
+    records = {name: run.record() for name, run in runs.items()}
+    rows = [
+        [
+            in_words(name),
+            *(f"{record['result'][key]:.1f}" for key in ("train_error", "test_error")),
+            f"{record['seconds']:.0f}",
+        ]
+        for name, record in records.items()
+    ]
+    first, about = next(iter(runs.values())), next(iter(records.values()))
+    data, depth = about["data"], about["config"]["options"].get("depth")
+    unit, of = first.unit(), "sequences" if "task" in data else "images"
+    heads = [
+        "" if depth is None else f"{depth} layers",
+        f"training error {unit}",
+        f"test error {unit}",
+        "seconds",
+    ]
+    title = f"{data['name']}: {data[f'train_{of}']:,} training {of}, {data[f'test_{of}']:,} test {of}"
+    console.print()
+    console.print(table(heads, rows, title=title))
+    files = [path.name for path in (folder.curves_path, folder.metrics_path, folder.record_path) if path.exists()]
+    say(f"\nEverything is in {folder.path}: {', '.join(files)}, and model.keras of each.")
+
+
+def progress(name: str, config: Any) -> list[Any]:
+    if not is_chief():
+        return []
+    return [ProgressBar(name, config.recipe.steps, config.recipe.batch_size)]
+
+
+def progress_of_run(path: Path) -> list[Any]:
+    return progress(path.name, RunConfig.from_dict(RunFolder.open(path).training()["config"]))

@@ -1,0 +1,27 @@
+"""`keras-preact evaluate`."""
+
+from __future__ import annotations
+
+import argparse
+
+from keras_preact.console import console, table
+from keras_preact.training import (
+    RunFolder,
+    evaluate,
+)
+
+
+def run(options: argparse.Namespace) -> None:
+    folder = RunFolder.open(options.folder)
+    record = folder.record()
+    names = list(record["runs"]) if record.get("kind") == "comparison" else [""]
+    rows = []
+    for name in names:
+        run = folder.open(folder.path / name)
+        measured = evaluate(
+            run.path, data_dir=options.data_dir, image_size=options.image_size, short_side=options.short_side
+        )
+        recorded = run.record()["result"]["test_error"]
+        unit = run.unit()
+        rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
+    console.print(table(["", f"test error {unit}, now", "when trained"], rows))

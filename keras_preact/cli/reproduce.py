@@ -1,0 +1,148 @@
+"""`keras-preact reproduce`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from keras_preact import paper
+from keras_preact.cli.display import progress
+from keras_preact.cli.options import parser
+from keras_preact.console import Status, console, say, table
+from keras_preact.errors import InputError, check_choice, check_positive
+from keras_preact.experiments import (
+    BUDGETS,
+    COLUMNS,
+    EXPERIMENTS,
+    Store,
+    cells,
+    costs,
+    default_workers,
+    duration,
+    lines,
+    plan,
+    record_initial_gradients,
+    run_in_workers,
+    run_missing,
+    without_empty_columns,
+)
+from keras_preact.experiments.store import identity
+from keras_preact.training import (
+    default_precision,
+    next_free_folder,
+)
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.table == "initialization":
+        _refuse_for_initialization(options)
+        _initialization(options)
+        return
+    name = check_choice("table", options.table, [*EXPERIMENTS, "initialization", "all"])
+    budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)].of(options.profile)
+    if name == "all" and options.rows:
+        raise InputError("each table has its own rows; name one table, or leave out --rows")
+    experiments = (
+        [e for e in EXPERIMENTS.values() if any(map(budget.holds, e.rows))] if name == "all" else [EXPERIMENTS[name]]
+    )
+    if not options.results.is_dir():
+        say(f"There is no folder {options.results} here, so that no kept run is known; name it by --results.")
+    jobs = _jobs(options, experiments, budget)
+    if options.list or options.cost:
+        store = Store([options.out, options.results])
+        found = [line for experiment in experiments for line in lines(experiment, budget, store)]
+        _list(options, jobs, {line.row.name: line.seeds_needed for line in found} if budget.judges else {})
+        return
+    _run(options, [job for _, job in jobs])
+    store = Store([options.out, options.results])
+    for experiment in experiments:
+        found = lines(experiment, budget, store, experiment.select(options.rows))
+        # A terminal has 80 columns: names instead of titles; without networks, published differences and losses.
+        shown = [COLUMNS.index(head) for head in ("published", "ours", "n", "our difference [95 %]", "verdict")]
+        texts = [(line.row.name, cells(line, budget)) for line in found]
+        rows = [[name, *(text[k] for k in shown)] for name, text in texts]
+        heads = ["row", "published", "ours", "n", "difference [95 %]", "verdict"]
+        console.print(table(*without_empty_columns(heads, rows), title=experiment.title))
+        others = {f" {line.network} stands for {line.row.network}." for line in found if not line.is_the_papers_network}
+        says = f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}."
+        say(says + "".join(sorted(others)))
+
+
+def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
+    """Run what is missing: here, one after the other, or in several processes at once."""
+    missing = [job for job in jobs if job.run is None]
+    workers = default_workers(len(missing)) if options.jobs is None else check_positive("--jobs", options.jobs)
+    if (workers := min(workers, len(missing))) > 1:
+        arguments = [word for word in options.arguments if word != "--debug"]
+        with Status() as status:
+            run_in_workers(
+                jobs, [sys.executable, "-m", "keras_preact", *arguments, "--jobs", "1"], workers, status.show
+            )
+    run_missing(jobs, options.data_dir, progress, say)  # with workers, what they have left: nothing, as a rule
+
+
+def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) -> list[tuple[str, Any]]:
+    """Return the runs of some tables, each once, with the name of its first table."""
+    found: dict[str, tuple[str, Any]] = {}
+    for experiment in experiments:
+        planned = plan(
+            experiment,
+            budget,
+            rows=options.rows,
+            seeds=options.seeds,
+            out=options.out,
+            results=[options.results],
+            precision=options.precision or default_precision(),
+            data_dir=options.data_dir,
+        )
+        for job in planned:
+            found.setdefault(identity(job.config), (experiment.name, job))
+    return list(found.values())
+
+
+def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[str, int | None]) -> None:
+    """Print which runs are finished, begun and missing, what those would cost, and how many seeds would decide."""
+    rows = [[name, job.row.name, str(job.config.seed), job.state] for name, job in jobs]
+    heads = ["table", "row", "seed", ""]
+    if options.cost:
+        seconds = costs([job for _, job in jobs], say)
+        rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
+        heads.append("time here")
+        if any(seeds.values()):
+            rows = [[*row, str(seeds.get(row[1]) or "")] for row in rows]
+            heads.append("seeds needed")
+    console.print(table(heads, rows))
+    missing = sum(job.run is None for _, job in jobs)
+    say(f"{missing} of {len(jobs)} runs are not finished.")
+    if options.cost and missing:
+        total = sum(cost for cost in seconds if cost is not None)
+        say(f"From their first step they would take {duration(total)} on this machine, timed just now.")
+    if options.cost and any(seeds.values()):
+        say("Seeds needed: runs a row for the published difference to show in four cases of five.")
+
+
+def _refuse_for_initialization(options: argparse.Namespace) -> None:
+    usual = parser().parse_args(["reproduce", "initialization"])
+    for key in ("budget", "profile", "rows", "seeds", "precision", "data_dir", "list", "cost", "results"):
+        if getattr(options, key) != getattr(usual, key):
+            raise InputError(f"initialization trains nothing, and takes minutes; leave out --{key.replace('_', '-')}")
+
+
+def _initialization(options: argparse.Namespace) -> None:
+    """Gradient norms of untrained Transformers: no training, so no budget and no rows."""
+    out = next_free_folder(options.out, "initialization")
+    found = record_initial_gradients(out, say)
+    rows = [
+        [
+            f"{entry.order.replace('_', '-')}, {depth} blocks",
+            f"{min(norms):.3g} to {max(norms):.3g}",
+            f"{entry.exponent:.2f} ± {entry.standard_error:.2f}",
+            f"{paper.INITIAL_GRADIENT_EXPONENTS[entry.order]:g}",
+        ]
+        for entry in found
+        for depth, norms in entry.norms.items()
+    ]
+    console.print(table(["untrained", "gradient norm", "exponent of depth", "bound"], rows))
+    say(f"Everything is in {out}.")

@@ -1,0 +1,125 @@
+"""`keras-preact train`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from keras_preact.cli.display import progress, progress_of_run, say_comparison, side_by_side
+from keras_preact.cli.networks import network_options
+from keras_preact.cli.options import RUNS
+from keras_preact.console import console, say, table
+from keras_preact.errors import InputError, as_command
+from keras_preact.models import TRANSFORMERS, get_network
+from keras_preact.training import (
+    RunConfig,
+    RunFolder,
+    default_precision,
+    get_recipe,
+    next_free_folder,
+    resume,
+    resume_comparison,
+    start,
+)
+from keras_preact.training.distribute import collective_errors, is_chief, join
+from keras_preact.training.runs import RunLocked
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.resume is not None:
+        _refuse_changes(options)
+        join()
+        with collective_errors():
+            several = RunFolder.open(options.resume).record().get("kind") == "comparison"
+            watchers = [] if several else progress_of_run(options.resume)
+        if several:
+            if options.data_dir is not None:
+                raise InputError("a folder of several runs finds its data as it did before; drop --data-dir")
+            say_comparison(_resumed_comparison(options.resume))
+            return
+        folder = resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
+    else:
+        join()
+        with collective_errors():
+            if options.out is not None and is_chief():
+                RunFolder.check_free(options.out)  # before the data are loaded
+            config, dataset = _config(options)
+        if skipped := getattr(dataset, "skipped", ()):
+            shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
+            say(f"Left out, because they cannot be read: {len(skipped)} images ({shown}).")
+        folder = _started(config, dataset, options.out)
+    if not is_chief():
+        return  # the first process says it
+    record = folder.record()
+    result = record["result"]
+    unit = folder.unit()
+    columns = ["", f"training error {unit}", f"test error {unit}", "seconds"]
+    row = [record["model"]["name"], *(f"{result[k]:.2f}" for k in ("train_error", "test_error"))]
+    console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
+    for rule, error in record["data"].get("baselines", {}).items():
+        say(f"{rule}: test error {error:.2f} {unit}")
+    say(f"The run is in {folder.path}; measure it again with {as_command('evaluate', folder.path)}.")
+
+
+def _resumed_comparison(path: Path) -> Any:
+    record = RunFolder.open(path).record()
+    configs = {name: RunConfig.from_dict(data) for name, data in record["runs"].items()}
+    with side_by_side(configs) as display:
+        for name in configs:
+            run = RunFolder(path / name)
+            display.resume(name, run.metrics() if run.metrics_path.exists() else [])
+        return resume_comparison(path, lambda name, _: [display.callback(name)])
+
+
+def _started(config: Any, dataset: Any, out: Path | None) -> Any:
+    """Train into a new folder: the one named, or the next free one, if no other process has taken it meanwhile."""
+    while True:
+        try:
+            free = out or next_free_folder(RUNS, config.label)
+            return start(config, free, dataset=dataset, callbacks=progress(config.label, config))
+        except RunLocked:
+            if out is not None:
+                raise
+
+
+def _config(options: argparse.Namespace) -> tuple[Any, Any]:
+    """Return the configuration that the options ask for, and the data, which it needs to count epochs."""
+    network = (options.model or "cifar_resnet").replace("-", "_")
+    get_network(network)  # a name that is none is refused before its options and its data are looked at
+    name = options.dataset or ("reviews" if network in TRANSFORMERS else "bundled")
+    usual = "adam" if network in TRANSFORMERS else "demo" if name == "bundled" else "short"
+    recipe = get_recipe(options.recipe or usual)
+    if options.batch_size is not None:
+        recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
+    config = RunConfig(
+        network=network,
+        options=network_options(network, options),
+        dataset=name,
+        data_dir=options.data_dir,
+        image_size=options.image_size,
+        only=None if options.only is None else tuple(options.only),
+        skip_corrupt=bool(options.skip_corrupt),
+        recipe=recipe,
+        precision=options.precision or default_precision(),
+        seed=options.seed or 0,
+        deterministic=bool(options.deterministic),
+        devices=1 if options.distribute is None else options.distribute,
+        sync_batch_norm=bool(options.sync_batch_norm),
+    )
+    dataset = config.load_dataset()
+    steps = options.steps
+    if options.epochs is not None:
+        steps = options.epochs * dataset.train.steps_per_epoch(recipe.batch_size)
+    if steps is not None:
+        config = dataclasses.replace(config, recipe=recipe.with_steps(steps))
+    return config, dataset
+
+
+def _refuse_changes(options: argparse.Namespace) -> None:
+    """A resumed run keeps its configuration: refuse options that would seem to change it."""
+    unchanging = {"command", "debug", "run", "resume", "out", "data_dir"}
+    for key, value in vars(options).items():
+        if key not in unchanging and value is not None:
+            raise InputError(f"a resumed run keeps its configuration; drop --{key.replace('_', '-')}")

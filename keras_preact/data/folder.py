@@ -1,0 +1,171 @@
+"""Images in folders, one per class."""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from keras_preact.data.batches import as_labels
+from keras_preact.data.splits import SMALLEST_IMAGE, ImageDataset, ImageSplit, check_short_side
+from keras_preact.errors import InputError
+
+IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
+TEST_FOLDERS = ("test", "val", "validation")
+FOLDER_IMAGE_SIZE = 32
+"""Pixels to which the images of a folder are scaled by default."""
+
+
+class FolderSplit(ImageSplit):
+    """Image files, read when they are needed: turned upright, the short side brought to a length, the middle cut out.
+
+    Args:
+        root: the folder that names in messages and in the fingerprint are relative to.
+        paths: the files.
+        labels: integers (n,).
+        image_size: pixels, height and width.
+        short_side: pixels, before the middle is cut out; default `image_size`.
+    """
+
+    def __init__(
+        self, root: Path, paths: Sequence[Path], labels: Any, image_size: int, short_side: int | None = None
+    ) -> None:
+        self.root = root
+        self.paths = list(paths)
+        self.labels = as_labels(labels)
+        self.image_shape = (image_size, image_size, 3)
+        self.short_side = check_short_side(image_size if short_side is None else short_side, image_size)
+
+    @functools.cached_property
+    def _pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_pool"}  # threads cannot be copied
+
+    def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
+        return np.stack(images), self.labels[indices]
+
+    def _read(self, path: Path) -> np.ndarray:
+        size, short_side, name = self.image_shape[0], self.short_side, path.relative_to(self.root)
+        try:
+            with Image.open(path) as file:
+                # Pillow would cut integers of 16 or 32 bits off at 255, and so make nearly all of them white.
+                if file.mode.startswith(("I", "F")):
+                    raise InputError(
+                        f"the image {name} has pixels of more than 8 bits ({file.mode}); scale them to 0 to 255 and "
+                        "save it with 8"
+                    )
+                image = _upright(file).convert("RGB")
+        except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
+        scale = short_side / min(image.size)
+        width, height = (max(short_side, round(length * scale)) for length in image.size)
+        if (width, height) != image.size:
+            # Smaller by area averaging, as images in memory; BOX would enlarge to blocks.
+            image = image.resize((width, height), Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
+        left, top = (width - size) // 2, (height - size) // 2
+        return np.asarray(image)[top : top + size, left : left + size]
+
+    def at(self, image_size: int, short_side: int | None = None) -> FolderSplit:
+        return FolderSplit(self.root, self.paths, self.labels, image_size, short_side)
+
+    def readable(self) -> tuple[FolderSplit, list[str]]:
+        """Return the images that can be read, and the names of the others: each file is decoded once."""
+
+        def is_readable(path: Path) -> bool:
+            try:
+                self._read(path)
+            except InputError:
+                return False
+            return True
+
+        good = np.array(list(self._pool.map(is_readable, self.paths)), dtype=bool)
+        paths = [path for path, is_good in zip(self.paths, good, strict=True) if is_good]
+        names = [
+            str(path.relative_to(self.root)) for path, is_good in zip(self.paths, good, strict=True) if not is_good
+        ]
+        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0]), names
+
+    def update_hash(self, digest: Any) -> None:
+        for path, label in zip(self.paths, self.labels, strict=True):
+            digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
+
+
+def _upright(file: Image.Image) -> Image.Image:
+    """Return an image as a viewer shows it: cameras store it as it was held, and in its EXIF tags how to turn it."""
+    from PIL import ImageOps  # Keras imports no more of Pillow than `Image`, nor does this package by itself
+
+    try:
+        return ImageOps.exif_transpose(file)
+    except (ValueError, TypeError, KeyError, struct.error):  # damaged tags; the pixels are decoded afterwards
+        return file
+
+
+def from_folder(directory: str | Path, image_size: int | None = None, skip_corrupt: bool = False) -> ImageDataset:
+    """Return the images of a folder of class folders.
+
+    Args:
+        directory: holds `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`); most image formats.
+            Images with an EXIF orientation are turned by it.
+        image_size: pixels; images are scaled to it by their short side and cut to a square. Default 32.
+        skip_corrupt: whether images that cannot be read are found now, by decoding each once, and left out. Default
+            `False`: the first that is met stops the training.
+
+    Raises:
+        InputError: a folder is missing or empty, or the classes of the two differ.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for path in ("train/cat/1.png", "train/dog/1.png", "test/cat/2.png", "test/dog/2.png"):
+    ...         Path(folder, path).parent.mkdir(parents=True)
+    ...         Image.new("RGB", (60, 40)).save(Path(folder, path))
+    ...     animals = from_folder(folder, image_size=32)
+    ...     animals.class_names, animals.train.batch(np.array([0, 1]))[0].shape
+    (('cat', 'dog'), (2, 32, 32, 3))
+    """
+    root = Path(directory)
+    if not root.is_dir():
+        raise InputError(f"there is no folder {directory}; name one that holds train/CLASS/ and test/CLASS/")
+    test_name = next((name for name in TEST_FOLDERS if (root / name).is_dir()), None)
+    if not (root / "train").is_dir() or test_name is None:
+        raise InputError(f"{directory} has no train/ or no test/ folder; put the class folders into those two")
+    names = _class_folders(root / "train")
+    if names != (others := _class_folders(root / test_name)):
+        differing = ", ".join(sorted(set(names) ^ set(others)))
+        raise InputError(
+            f"train/ and {test_name}/ in {directory} differ in the classes {differing}; give both the same"
+        )
+    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
+    if size < SMALLEST_IMAGE:
+        raise InputError(f"the image size is {size}; give at least {SMALLEST_IMAGE} pixels")
+    splits, skipped = [], []
+    for name in ("train", test_name):
+        files = [(path, label) for label, folder in enumerate(names) for path in _images(root / name / folder)]
+        split = FolderSplit(root, [path for path, _ in files], [label for _, label in files], size)
+        if skip_corrupt:
+            split, unreadable = split.readable()
+            skipped += unreadable
+        splits.append(split)
+    return ImageDataset(root.name, splits[0], splits[1], tuple(names), tuple(skipped))
+
+
+def _class_folders(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _images(folder: Path) -> list[Path]:
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+    files = [path for path in files if not path.name.startswith(".")]
+    if not files:
+        raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no image; add some or remove it")
+    return files

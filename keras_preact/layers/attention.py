@@ -1,0 +1,160 @@
+"""Multi-head self-attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_preact.errors import InputError, check_positive, check_rate
+from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.dropout import seeded_dropout
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class SelfAttention(CompositeLayer):
+    """Multi-head self-attention: softmax(QKᵀ/√k) V by heads, and a projection (Vaswani et al. 2017).
+
+    Query, key and value come from one product. The attention itself is `keras.ops.dot_product_attention` where that is
+    a fused operation: on JAX and PyTorch, without dropout of the attention weights.
+
+    Args:
+        heads: number of heads; divides the width of the input.
+        causal: whether a step attends to itself and the steps before it only. Default `False`.
+        dropout: share of attention weights left out in training. Default 0.
+        use_bias: whether the two products have biases. Default `True`.
+        gain: factor on the initial values of V's and the output's kernels (β of DeepNorm). Default 1.
+        **kwargs: as in `keras.layers.Layer`.
+
+    Input: sequences (batch, steps, width), float. `mask`: bool (batch, steps), `False` at padding, which then
+    nobody attends to. Output: (batch, steps, width), in the compute dtype.
+
+    Raises:
+        InputError: a width that the heads do not divide, or another rank.
+
+    Example: without `causal`, the last step can change the first.
+
+    >>> import numpy as np
+    >>> x = np.random.default_rng(0).normal(size=(1, 5, 8)).astype("float32")
+    >>> changed = x.copy()
+    >>> changed[:, 4] += 1
+    >>> for attention in (SelfAttention(2), SelfAttention(2, causal=True)):
+    ...     y, other = (keras.ops.convert_to_numpy(attention(inputs))[:, :4] for inputs in (x, changed))
+    ...     print(bool((y == other).all()))
+    False
+    True
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        causal: bool = False,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        gain: float = 1.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.heads = check_positive("heads", heads)
+        self.causal = bool(causal)
+        self.dropout = check_rate("dropout", dropout)
+        self.use_bias = bool(use_bias)
+        self.gain = float(gain)
+        self.supports_masking = True
+
+    def build(self, input_shape: Any) -> None:
+        if len(input_shape) != 3:
+            raise InputError(f"attention takes sequences (batch, steps, width), not shape {tuple(input_shape)}")
+        width = input_shape[-1]
+        if width % self.heads:
+            raise InputError(f"{self.heads} heads do not divide a width of {width}; choose a divisor")
+        shared = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
+        self.qkv = keras.layers.Dense(
+            3 * width, kernel_initializer=SideBySide((1.0, 1.0, self.gain)), name="qkv", **shared
+        )
+        self.output_projection = keras.layers.Dense(
+            width, kernel_initializer=xavier(self.gain), name="output", **shared
+        )
+        self.qkv.build(input_shape)
+        self.output_projection.build(input_shape)
+        if self.dropout:
+            self.dropout_layer = seeded_dropout(self.dropout, 4, dtype=self.dtype_policy, name="dropout")
+        super().build(input_shape)
+
+    def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
+        batch, steps, width = ops.shape(x)
+        by_head = (batch, steps, self.heads, width // self.heads)
+        # Split, not indexed: the gradient of an index is a whole array of zeros.
+        query, key, value = (ops.reshape(part, by_head) for part in ops.split(self.qkv(x), 3, axis=-1))
+        if mask is not None:
+            mask = ops.cast(mask, "bool")[:, None, None, :]  # the same for each head and each attending step
+        if (self.dropout and training) or keras.backend.backend() == "tensorflow":
+            attended = self._attend(query, key, value, mask, steps)
+        else:
+            attended = ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
+        return self.output_projection(ops.reshape(attended, (batch, steps, width)))
+
+    def _attend(self, query: Any, key: Any, value: Any, mask: Any, steps: Any) -> Any:
+        """The same written out, in the compute dtype: fused operations have no dropout, and TensorFlow has none."""
+        scores = ops.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key)
+        if self.causal:
+            before = ops.tril(ops.ones((steps, steps), "bool"))[None, None]
+            mask = before if mask is None else ops.logical_and(mask, before)
+        if mask is not None:
+            # Far below any score, and far above what float16 can hold.
+            scores = ops.where(mask, scores, ops.cast(-3e4, scores.dtype))
+        weights = ops.softmax(scores)
+        if self.dropout:
+            weights = self.dropout_layer(weights)
+        return ops.einsum("bhqk,bkhd->bqhd", weights, value)
+
+    def multiply_adds(self, input_shape: Any) -> int:
+        """Return the multiply-adds on one sequence: the four projections, QKᵀ, and the weights times V."""
+        _, steps, width = input_shape
+        return 4 * steps * width * width + 2 * steps * steps * width
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "heads": self.heads,
+            "causal": self.causal,
+            "dropout": self.dropout,
+            "use_bias": self.use_bias,
+            "gain": self.gain,
+        }
+
+
+def xavier(gain: float = 1.0) -> dict[str, Any]:
+    """Return Glorot's uniform initialization, as in the original Transformer, times `gain`."""
+    return {
+        "class_name": "VarianceScaling",
+        "config": {"scale": gain**2, "mode": "fan_avg", "distribution": "uniform"},
+    }
+
+
+@keras.saving.register_keras_serializable(package="keras_preact")
+class SideBySide(keras.initializers.Initializer):
+    """Square kernels side by side as one, each drawn by itself: Glorot's bounds depend on a kernel's shape.
+
+    Args:
+        gains: a factor a kernel.
+
+    >>> kernel = SideBySide((1.0, 0.0))((4, 8))
+    >>> tuple(kernel.shape), float(keras.ops.max(keras.ops.abs(kernel[:, 4:])))
+    ((4, 8), 0.0)
+    """
+
+    def __init__(self, gains: tuple[float, ...]) -> None:
+        self.gains = tuple(gains)
+
+    def __call__(self, shape: Any, dtype: Any = None) -> Any:
+        part = (shape[0], shape[1] // len(self.gains))
+        draws = [keras.initializers.get(xavier(1.0))(part, dtype=dtype) * gain for gain in self.gains]
+        return ops.concatenate(draws, axis=1)
+
+    def get_config(self) -> dict[str, Any]:
+        return {"gains": self.gains}

@@ -1,0 +1,121 @@
+"""The loop over the stacked weights of equal units, on each backend."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.layers.remat import Step, rematerialized, unchanging
+
+
+def loop(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    """Run `step` n times, the k-th with the k-th part of each value; return x, the stacked updates, summed losses."""
+    run = {"tensorflow": _loop_tensorflow, "jax": _loop_scan}.get(keras.backend.backend(), loop_unrolled)
+    return run(step, x, values, n, specs)
+
+
+def _loop_tensorflow(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    """The loop as `tf.while_loop`, because `keras.ops.scan` fails there where updates and x differ in shape.
+
+    Weights are read from TensorArrays: with `value[k]`, the gradient would fill a whole stack of zeros each time.
+    """
+    import tensorflow as tf
+
+    small = _Packed([v.dtype.name if v.shape.rank == 2 else None for v in values], [v.shape[1:] for v in values])
+    values = small.pack(values)
+    arrays = [tf.TensorArray(v.dtype, size=n, element_shape=v.shape[1:]).unstack(v) for v in values]
+    state = _Packed([dtype if len(shape) == 1 else None for shape, dtype in specs], [shape for shape, _ in specs])
+    collected = tuple(tf.TensorArray(dtype, size=n, element_shape=shape) for shape, dtype in state.pack_specs(specs))
+
+    def body(k: Any, x: Any, loss: Any, collected: Any) -> Any:
+        y, updates, unit_loss = step(x, small.unpack([array.read(k) for array in arrays]))
+        y.set_shape(x.shape)
+        updates = state.pack(updates)
+        collected = tuple(array.write(k, update) for array, update in zip(collected, updates, strict=True))
+        return k + 1, y, loss + unit_loss, collected
+
+    start = (tf.constant(0), tf.convert_to_tensor(x), tf.constant(0.0), collected)
+    _, x, loss, collected = tf.while_loop(lambda k, *_: k < n, body, start, maximum_iterations=n)
+    return x, state.unpack([array.stack() for array in collected]), loss
+
+
+class _Packed:
+    """Vectors of one dtype side by side as one vector: each TensorArray costs several operations a unit.
+
+    Args:
+        kinds: of each tensor: its dtype, if it is a vector, else `None`.
+        shapes: of each tensor, without leading axes.
+    """
+
+    def __init__(self, kinds: Sequence[str | None], shapes: Sequence[Any]) -> None:
+        by_kind: dict[str, list[int]] = {}
+        for i, kind in enumerate(kinds):
+            by_kind.setdefault(f"tensor {i}" if kind is None else kind, []).append(i)
+        self.groups = list(by_kind.values())
+        self.sizes = [[int(shapes[i][0]) for i in group] if len(group) > 1 else [] for group in self.groups]
+
+    def pack(self, tensors: Sequence[Any]) -> list[Any]:
+        return [ops.concatenate([tensors[i] for i in g], axis=-1) if len(g) > 1 else tensors[g[0]] for g in self.groups]
+
+    def pack_specs(self, specs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        joined = [(sum(sizes),) if sizes else specs[g[0]][0] for g, sizes in zip(self.groups, self.sizes, strict=True)]
+        return [(shape, specs[g[0]][1]) for g, shape in zip(self.groups, joined, strict=True)]
+
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        tensors: dict[int, Any] = {}
+        for tensor, group, sizes in zip(packed, self.groups, self.sizes, strict=True):
+            parts = ops.split(tensor, np.cumsum(sizes)[:-1].tolist(), axis=-1) if sizes else [tensor]
+            tensors.update(zip(group, parts, strict=True))
+        return [tensors[i] for i in sorted(tensors)]
+
+
+def _loop_scan(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    def body(carry: Any, values: Any) -> Any:
+        x, loss = carry
+        y, updates, unit_loss = step(x, values)
+        return (y, loss + unit_loss), updates
+
+    (x, loss), updates = ops.scan(body, (x, ops.zeros((), "float32")), list(values), length=n)
+    return x, updates, loss
+
+
+def loop_unrolled(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
+) -> tuple[Any, list[Any], Any]:
+    loss, updates = ops.zeros((), "float32"), []
+    # Not `value[k]`: the gradient of an index is a whole stack of zeros.
+    for unit_values in zip(*(ops.unstack(value, n) for value in unchanging(values)), strict=True):
+        x, update, unit_loss = step(x, unit_values)
+        updates.append(update)
+        loss = loss + unit_loss
+    return x, [ops.stack(update) for update in zip(*updates, strict=True)], loss
+
+
+def in_segments(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]], length: int
+) -> tuple[Any, list[Any], Any]:
+    """Run the loop as one over segments of `length` units, each computed again in the backward pass, and a rest."""
+    segments, rest = divmod(n, length)
+    cut = segments * length
+
+    def segment(units: int) -> Step:
+        return rematerialized(lambda x, values: loop(step, x, values, units, specs))
+
+    whole = [ops.reshape(value[:cut], (segments, length, *value.shape[1:])) for value in values]
+    x, updates, loss = loop(segment(length), x, whole, segments, [((length, *shape), dtype) for shape, dtype in specs])
+    updates = [ops.reshape(update, (cut, *update.shape[2:])) for update in updates]
+    if rest:
+        x, more, rest_loss = segment(rest)(x, [value[cut:] for value in values])
+        updates = [ops.concatenate(parts) for parts in zip(updates, more, strict=True)]
+        loss = loss + rest_loss
+    return x, updates, loss

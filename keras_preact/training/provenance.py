@@ -1,0 +1,103 @@
+"""What a run ran on: versions, commit, hardware, time."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_preact.training.device import computes_with_onednn, widest_instructions
+from keras_preact.training.distribute import process
+from keras_preact.version import __version__
+
+
+def environment() -> dict[str, Any]:
+    """Return what a run ran on: versions, commit, hardware, time; of several processes their number. No host name.
+
+    On TensorFlow also whether it computes with oneDNN.
+
+    >>> sorted(set(environment()) - {"onednn"})
+    ['commit', 'hardware', 'started', 'versions']
+    """
+    return {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "versions": versions(),
+        "commit": commit(),
+        "hardware": hardware(),
+        **({"onednn": onednn} if (onednn := computes_with_onednn()) is not None else {}),
+        **({"processes": count} if (count := process()[1]) > 1 else {}),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, this package, Keras, its backend and what computes below them."""
+    found = {"python": platform.python_version(), "keras_preact": __version__, "backend": keras.backend.backend()}
+    for package in ("keras", "tensorflow", "jax", "jaxlib", "torch", "numpy"):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> dict[str, Any] | None:
+    """Return the git commit of this package's checkout and whether the package was changed since; None without git."""
+    package = Path(__file__).resolve().parents[1]
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(package), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
+            return None  # installed below somebody else's repository: that commit says nothing about us
+        return {"id": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", str(package)))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """Return processor, its widest instructions, number of cores usable, memory in GiB and accelerators."""
+    import psutil
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": _processor(),
+        "instructions": widest_instructions(),
+        "cores": cores,
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "accelerators": _accelerators(),
+    }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _accelerators() -> list[str]:
+    """Return the names of the GPUs and TPUs that the backend sees."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return [device.device_kind for device in jax.devices() if device.platform != "cpu"]
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        devices = [device for kind in ("GPU", "TPU") for device in tf.config.list_physical_devices(kind)]
+        return [tf.config.experimental.get_device_details(d).get("device_name", d.device_type) for d in devices]
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return []

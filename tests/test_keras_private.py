@@ -1,0 +1,173 @@
+"""Keras's private parts do what `keras_preact.keras_private` says; a release of Keras that changes one fails here."""
+
+import io
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from harness import array
+
+from keras_preact import keras_private
+
+PACKAGE = Path(keras_private.__file__).parent
+
+
+class Outer(keras.layers.Layer):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.first = keras.layers.BatchNormalization(name="first")
+        self.second = keras.layers.Dropout(0.5, seed=3, name="second")
+
+    def build(self, shape):
+        self.own = self.add_weight(shape=(2,), name="own")
+        self.count = self.add_weight(shape=(), name="count", trainable=False)
+        self.first.build(shape)
+        super().build(shape)
+
+    def call(self, x):
+        return self.second(self.first(x))
+
+
+def named(variables):
+    return [variable.name for variable in variables]
+
+
+def test_layers_inside_are_found_at_any_depth_and_one_can_be_added():
+    outer = Outer()
+    network = keras.Sequential([keras.Input((2,)), outer])
+    assert {layer.name for layer in keras_private.layers_inside(network)} >= {"first", "second", outer.name}
+    assert [layer.name for layer in keras_private.direct_layers(outer)] == ["first", "second"]
+    added = keras.layers.Dense(1, name="added")
+    keras_private.direct_layers(outer).append(added)
+    assert added in keras_private.layers_inside(outer)
+    outer.trainable = False
+    assert not added.trainable
+
+
+def test_variables_of_a_layer_alone_are_told_apart_by_how_they_were_made():
+    outer = Outer()
+    outer.build((None, 2))
+    outer.trainable = False
+    assert named(keras_private.own_trainable(outer)) == ["own"]
+    assert named(keras_private.own_state(outer)) == ["count"]
+    assert named(keras_private.own_state(outer.first)) == ["moving_mean", "moving_variance"]
+    assert keras_private.seed_generators(outer) == [] and len(keras_private.seed_generators(outer.second)) == 1
+
+
+def test_a_sequential_model_can_refuse_what_it_would_cast():
+    images = keras.Input((2,), dtype="uint8")
+    model = keras.Sequential([images, keras.layers.Rescaling(0.5)])
+    model.input_spec = [keras.InputSpec(shape=(None, 2), dtype="uint8")]
+    model(np.ones((1, 2), "float32"))  # cast before it is compared
+    keras_private.accept_any_dtype(model)
+    with pytest.raises(ValueError, match="expected dtype=uint8"):
+        model(keras.ops.ones((1, 2), "float32"))
+
+
+def test_variables_of_a_stateless_scope_get_their_values_later():
+    with keras.StatelessScope(initialize_variables=False):
+        layer = keras.layers.Dense(2, kernel_initializer="ones", dtype="mixed_bfloat16")
+        layer.build((None, 3))
+    assert isinstance(keras_private.initializer_of(layer.kernel), keras.initializers.Ones)
+    assert keras_private.is_autocast(layer.kernel)
+    values = {id(layer.bias): np.full(2, 7.0, "float32")}
+    keras_private.initialize(values)
+    assert values == {} and array(layer.kernel).tolist() == [[1, 1]] * 3 and array(layer.bias).tolist() == [7, 7]
+
+
+def test_variables_can_be_left_without_values():
+    with keras.StatelessScope(initialize_variables=False):
+        keras.layers.Dense(2).build((None, 3))
+    keras_private.forget_uninitialized()
+    with keras.StatelessScope():
+        pass
+    keras_private.initialize({})
+
+
+def test_a_graph_is_read_and_run_with_other_layers():
+    inputs = {"a": keras.Input((2,), name="a"), "b": keras.Input((2,), name="b")}
+    total = keras.layers.Add(name="add")([inputs["a"], inputs["b"]])
+    model = keras.Model(inputs, keras.layers.ReLU(name="relu")(total))
+    assert [node.operation.name for node in keras_private.nodes_of(model)] == ["add", "relu"]
+    (add, _) = keras_private.nodes_of(model)
+    assert [tensor.name for tensor in add.input_tensors] == ["a", "b"] and add.outputs == [total]
+    assert len(add.arguments.args[0]) == 2 and add.arguments.kwargs == {}
+    assert keras_private.names_its_inputs(model)
+    assert not keras_private.names_its_inputs(keras.Model(list(inputs.values()), total))
+    assert keras_private.maker_of(model.outputs[0]) is model.get_layer("relu")
+    new = {name: keras.Input((2,), name=name) for name in inputs}
+    negated = keras_private.run_through(model, new, lambda layer: (lambda x: -x) if layer.name == "relu" else layer)
+    assert array(keras.Model(new, negated)([np.array([[-1.0, 2.0]]), np.zeros((1, 2))])).tolist() == [[1.0, -2.0]]
+
+
+def test_a_sequential_model_runs_a_functional_one():
+    model = keras.Sequential([keras.layers.Dense(2)])
+    assert keras_private.functional_of(model) is None
+    model.build((None, 3))
+    assert len(list(keras_private.nodes_of(keras_private.functional_of(model)))) == 1
+
+
+def test_what_a_model_was_compiled_with_comes_back_as_it_was_given():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    loss = lambda y, x: keras.ops.mean(x)  # noqa: E731
+    model.compile("sgd", loss, metrics=["mae"], jit_compile=False)
+    arguments = keras_private.compile_arguments(model)
+    assert arguments["loss"] is loss and arguments["metrics"] == ["mae"] and arguments["jit_compile"] is False
+    model.compile(**arguments)
+
+
+def test_names_are_found_as_keras_finds_them():
+    assert keras_private.public_symbol("keras.layers.Dense") is keras.layers.Dense
+    assert keras_private.public_symbol("keras.layers.NoSuchLayer") is None
+    for part in ("losses", "metrics", "initializers", "regularizers", "constraints", "activations", "optimizers"):
+        assert keras_private.objects_by_name(part)
+    assert hasattr(keras_private.defining_module("ops.numpy"), "Add")
+    assert hasattr(keras_private.defining_module("models.functional"), "Functional")
+
+
+def test_variables_are_loaded_from_content(tmp_path):
+    model, other = (keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]) for _ in range(2))
+    model.save_weights(tmp_path / "model.weights.h5")
+    content = io.BytesIO((tmp_path / "model.weights.h5").read_bytes())
+    visited = set()
+    assert keras_private.load_variables(other, content, visited) == {} and id(other.layers[0]) in visited
+    np.testing.assert_array_equal(other.get_weights()[0], model.get_weights()[0])
+    wider = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    assert keras_private.load_variables(wider, content, set())
+
+
+def test_code_is_refused_and_shared_objects_are_made_once():
+    written = keras.saving.serialize_keras_object(keras.layers.Lambda(lambda x: x))
+    with keras_private.safe_mode(), pytest.raises(ValueError, match="safe"):
+        keras.saving.deserialize_keras_object(written)
+    layer = keras.saving.serialize_keras_object(keras.layers.ReLU()) | {"shared_object_id": 1}
+    with keras_private.shared_objects():
+        one, again = (keras.saving.deserialize_keras_object(layer) for _ in range(2))
+    assert one is again
+
+
+def test_both_of_tensorboards_files_can_be_opened_first(tmp_path):
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("tensorflow")
+    callback = keras.callbacks.TensorBoard(tmp_path)
+    callback.set_model(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    keras_private.open_both_writers(callback)
+    assert (tmp_path / "validation").is_dir()
+
+
+def test_no_other_module_uses_what_is_private_to_keras():
+    private = re.compile(
+        r"keras\.src\b(?!\.(ops|backend\.torch)`?)|\._(flatten_layers|layers\b|seed_generators|trainable_variables|"
+        r"non_trainable_variables|initializer\b|autocast|functional\b|nodes_by_depth|inputs_struct|run_through_graph|"
+        r"keras_history|compile_config|val_writer|convert_input_args|learning_rate|load_state)"
+    )
+    found = {
+        f"{path.relative_to(PACKAGE)}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        if path.name != "keras_private.py"
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if private.search(line) and "re.compile" not in line and not line.strip().startswith('"""')
+    }
+    assert found == set()
