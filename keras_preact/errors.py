@@ -294,7 +294,7 @@ class Interrupted(Exception):
 
 
 class Diverged(Exception):
-    """The loss, or a weight, is no number any more, or infinite; the run has ended there, and its record says so.
+    """The loss or a weight became NaN or infinite; the run ended there, and its record says so.
 
     (An overflow of float16's *gradients* is none of this: the loss scale skips such a step, and the loss stays finite.)
 

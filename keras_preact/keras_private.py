@@ -132,7 +132,7 @@ def public_symbol(name: str) -> Any:
 
 def objects_by_name(part: str) -> dict[str, Any]:
     """Return what Keras finds by name in a part: `losses`, `metrics`, `initializers`, …"""
-    return importlib.import_module(f"keras.src.{part}").ALL_OBJECTS_DICT
+    return defining_module(part).ALL_OBJECTS_DICT
 
 
 def defining_module(part: str) -> Any:

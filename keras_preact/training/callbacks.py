@@ -137,7 +137,7 @@ class Recorder(keras.callbacks.Callback):
     def _save(self) -> None:
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()  # during fit the state is outside the model
-        # ReLU makes 0 of what is no number: the loss can look well while weights are lost.
+        # ReLU can mask NaN: the loss stays finite while weights are lost.
         if lost := self.checkpoint.first_not_finite():
             raise self._diverged(f"the weight {lost} is not finite")
         facts = {"step": self.step, "seconds": round(self.seconds, 1), "metrics": described(self.rows)}

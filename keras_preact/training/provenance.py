@@ -56,7 +56,7 @@ def commit() -> dict[str, Any] | None:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
-            return None  # installed below somebody else's repository: that commit says nothing about us
+            return None  # installed inside another repository, whose commit says nothing about this package
         return {"id": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", str(package)))}
     except (OSError, subprocess.SubprocessError):
         return None
