@@ -99,7 +99,8 @@ def test_a_graph_is_read_and_run_with_other_layers():
     assert keras_private.maker_of(model.outputs[0]) is model.get_layer("relu")
     new = {name: keras.Input((2,), name=name) for name in inputs}
     negated = keras_private.run_through(model, new, lambda layer: (lambda x: -x) if layer.name == "relu" else layer)
-    assert array(keras.Model(new, negated)([np.array([[-1.0, 2.0]]), np.zeros((1, 2))])).tolist() == [[1.0, -2.0]]
+    values = {"a": np.array([[-1.0, 2.0]]), "b": np.zeros((1, 2))}
+    assert array(keras.Model(new, negated)(values)).tolist() == [[1.0, -2.0]]
 
 
 def test_a_sequential_model_runs_a_functional_one():
