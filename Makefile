@@ -1,16 +1,17 @@
-# make demo       train the original and the pre-activation ResNet side by side on real images (about 3.5 minutes on two cores)
-# make test       style, types, tests, notebooks (less than half an hour on two cores)
-# make test-slow  the tests that take longer
-# make test-torch the tests of layers, networks, data, training, analysis and experiments on PyTorch
-# make lab        open the course in JupyterLab
-# make bench      speed and memory against what people use today, into runs/benchmarks
-# make reproduce  what is missing of the paper's tables, and what it would cost on this machine; BUDGET=smoke, cpu, deep, paper
-# make site       write the course and a reference of the package as web pages into build/site
-# make notebooks  run every notebook again and store its outputs
+# make demo           train the original and the pre-activation ResNet side by side on real images (2 to 4 minutes on two cores)
+# make test           style, types, tests, notebooks (about 12 minutes on two cores)
+# make test-thorough  tests that take seconds each; continuous integration runs them after `make test`
+# make test-slow      tests that take minutes each
+# make test-torch     tests of layers, models, data, training, analysis, experiments and commands on PyTorch
+# make lab            open the course in JupyterLab
+# make bench          measure speed and memory against plain Keras, keras.applications and PyTorch, into runs/benchmarks
+# make reproduce      list missing runs of the paper's tables and their cost on this machine; BUDGET=smoke, cpu, deep or paper
+# make site           write the course and an API reference as web pages into build/site
+# make notebooks      rerun every notebook and store its outputs
 #
-# Each makes .venv and installs what it needs from the package index, where that is not done yet.
-# PYTHON=python3.12 chooses the interpreter, JOBS=8 the number of tests run at once,
-# LAB=--allow-root or LAB="--no-browser --ip=…" how JupyterLab starts.
+# The first time, each creates .venv and installs what it needs from the package index.
+# PYTHON=python3.12 chooses the interpreter, JOBS=8 the number of parallel tests,
+# LAB=--allow-root or LAB="--no-browser --ip=…" the options of JupyterLab.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,26 +20,32 @@ BUDGET ?= cpu
 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-# Of itself TensorFlow leaves oneDNN alone on processors without AVX-512, where it is faster too.
+# By default, TensorFlow turns oneDNN off on processors without AVX-512, although it is faster there too.
 ONEDNN = TF_ENABLE_ONEDNN_OPTS=1
-# TensorFlow's own log lines would stand in stored outputs; the figures here are those of the processor.
+# Keeps TensorFlow's log lines out of stored outputs, which are those of the CPU.
 QUIET = $(ONEDNN) KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 ON_TORCH = $(addprefix tests/, layers models data training analysis experiments test_cli.py test_console.py test_uses.py)
 NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
 
-.PHONY: demo test test-slow test-torch lab bench reproduce site notebooks
+# Runs the command after the first word, then prints that word and the command's time.
+TIMED = bash -c 'SECONDS=0; "$$@"; status=$$?; echo "$$0: $$SECONDS s"; exit $$status'
+
+.PHONY: demo test test-thorough test-slow test-torch lab bench reproduce site notebooks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
 	$(BIN)/keras-preact demo
-	@echo "the command keras-preact is in $(BIN): . $(BIN)/activate"
+	@echo "to use the command keras-preact: . $(BIN)/activate"
 
 test: $(VENV)/installed-tests
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow" --durations 20
-	$(QUIET) $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope notebooks --ignore notebooks/zh
+	@$(TIMED) style $(BIN)/ruff check .
+	@$(TIMED) format $(BIN)/ruff format --check .
+	@$(TIMED) types $(BIN)/mypy
+	@$(TIMED) tests $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not thorough" --durations 10
+	@$(QUIET) $(TIMED) notebooks $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope notebooks --ignore notebooks/zh
+
+test-thorough: $(VENV)/installed-tests
+	@$(TIMED) "thorough tests" $(BIN)/python -m pytest -n $(JOBS) -m "thorough and not slow" --durations 10
 
 test-slow: $(VENV)/installed-tests
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
@@ -48,7 +55,7 @@ test-torch: $(VENV)/installed-tests
 	KERAS_BACKEND=torch OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ON_TORCH)
 
 lab: $(VENV)/installed
-	@# With this variable kernels leave TensorFlow's log lines to the terminal: they would stand in red below every first cell.
+	@# With PYTEST_CURRENT_TEST set, kernels leave TensorFlow's log lines to the terminal instead of showing them below every first cell.
 	$(ONEDNN) PYTEST_CURRENT_TEST=lab TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/jupyter lab $(LAB) notebooks
 
 bench: $(VENV)/installed
@@ -66,17 +73,17 @@ notebooks: $(VENV)/installed-tests
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c "import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 14))" \
-	  || { echo "keras_preact needs Python 3.10 to 3.13, for which there is TensorFlow; name one: make PYTHON=python3.12 ..."; exit 1; }
+	  || { echo "keras_preact needs Python 3.10 to 3.13, which TensorFlow supports; choose one with make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	@# The pip of 2023 that Python 3.10 and 3.11 bring along needs more than ten minutes to choose versions; today's, seconds.
+	@# The pip of 2023 in Python 3.10 and 3.11 needs more than ten minutes to choose versions; today's pip needs seconds.
 	$(PIP) --upgrade pip
 
 $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
-	@echo "installing keras_preact and what it needs into $(VENV) (once, some minutes)"
+	@echo "installing keras_preact and its dependencies into $(VENV) (a few minutes, once)"
 	$(PIP) --editable '.[all]'
 	@touch $@
 
 $(VENV)/installed-tests: pyproject.toml $(VENV)/installed
-	@echo "installing what the tests need into $(VENV)"
+	@echo "installing the dependencies of the tests into $(VENV)"
 	$(PIP) --editable '.[all,test,export]'
 	@touch $@

@@ -2,21 +2,20 @@
 
 A residual unit is y = h(x) + F(x), followed by f(y); here h, F and f are arguments.
 
-* `keras_preact.layers`: residual units of every shortcut and placement of the paper, stacks, Transformer blocks.
-* `keras_preact.models`: whole networks of these, as functional Keras models.
+* `keras_preact.layers`: residual units with every shortcut and placement of the paper, stacks, Transformer blocks.
+* `keras_preact.models`: whole networks, as functional Keras models.
 * `keras_preact.data`: images and sequences, in batches whose order is a function of seed and step.
+* `keras_preact.optimizers`: the optimizers of the recipes.
 * `keras_preact.training`: recipes, runs that can be stopped and resumed, several devices.
 * `keras_preact.analysis`: the paper's equations measured on a network; the linter `check_identity_path`.
-* `keras_preact.experiments`: the paper's tables, run and compared with what was published.
-* `keras_preact.interop`: weights to and from other libraries; networks exported.
+* `keras_preact.experiments`: the paper's tables, run and compared with the published numbers.
+* `keras_preact.interop`: weights from and to other libraries, and export.
 * `keras_preact.course`: the exercises of the notebooks.
 * `keras_preact.paper`: published numbers, each with its source.
 * `keras_preact.plots`: every figure.
 
-* `keras_preact.optimizers`: those that the recipes train with.
-
 `import keras_preact` imports `layers`, `models`, `data` and `optimizers` and registers their classes, so that
-`keras.models.load_model` finds them. The other parts are imported when they are first used.
+`keras.models.load_model` finds them. The other modules are imported on first use.
 """
 
 import importlib
@@ -30,7 +29,7 @@ __all__ = ["InputError", "__version__", "data", "layers", "models", "optimizers"
 _PARTS = {"analysis", "course", "data", "experiments", "interop", "layers", "models", "optimizers", "paper", "plots"}
 _PARTS |= {"training"}
 
-if not is_the_command():  # which answers `--help` without Keras
+if not is_the_command():  # the command answers `--help` without importing Keras
     try:
         from keras_preact import data, layers, models, optimizers
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`python -m keras_preact` is the command `keras-preact`."""
+"""`python -m keras_preact` runs the command `keras-preact`."""
 
 from keras_preact.cli import main
 

@@ -1,4 +1,4 @@
-"""What the command line shows: progress, tables, one-sentence errors. Everything by rich."""
+"""Terminal output of the command line, written with rich: progress bars, live tables, text."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from keras_preact.training.tasks import errors, training_error
 
 console = Console()
 _open_bar: ProgressBar | None = None
-"""The one that shows what is being done, if any: a run that was stopped or has diverged leaves it open."""
+"""The bar on the terminal, if any. A run that was stopped or has diverged leaves its bar open."""
 
 
 class ProgressBar(keras.callbacks.Callback):
-    """One bar for a training run; where the output is not a terminal, one line an epoch.
+    """The progress bar of a training run. If the output is not a terminal, prints one line per epoch instead.
 
     Args:
-        name: of the run.
-        steps: of the whole run.
-        batch_size: examples a step, for the speed shown.
+        name: name of the run.
+        steps: number of steps of the whole run.
+        batch_size: examples per step, to compute the speed.
     """
 
     def __init__(self, name: str, steps: int, batch_size: int) -> None:
@@ -75,21 +75,21 @@ class ProgressBar(keras.callbacks.Callback):
             self.close()
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Stop updating the bar and leave it on the screen."""
         if self._progress is not None:
             self._progress.stop()
 
 
 class SideBySide:
-    """Trainings that take turns: a live table of their errors, an epoch a row, above one bar for all of them.
+    """Runs that train in turns: a live table of their errors, one row per epoch, above one progress bar.
 
-    The last row is the epoch that is being trained: its training error so far changes with each step.
+    The last row is the current epoch; its training error is updated after each step.
 
-    Where the output is not a terminal, one line an epoch.
+    If the output is not a terminal, prints one line per epoch instead.
 
     Args:
-        names: of the trainings, with what the columns call them.
-        steps: of all trainings together.
+        names: the column title of each run, by name.
+        steps: number of steps of all runs together.
     """
 
     def __init__(self, names: Mapping[str, str], steps: int) -> None:
@@ -112,14 +112,14 @@ class SideBySide:
             self._live.stop()
 
     def callback(self, name: str) -> keras.callbacks.Callback:
-        """Return what tells this display how the training of that name goes."""
+        """Return a Keras callback that reports the progress of a run to this display."""
         return keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs: self._step(name, logs),
             on_epoch_end=lambda epoch, logs: self._add(epoch + 1, name, errors(logs)),
         )
 
     def resume(self, name: str, rows: Sequence[Mapping[str, float]]) -> None:
-        """Take up a training where it was stopped: rows of its metrics.csv."""
+        """Show the finished epochs of a resumed run, given the rows of its metrics.csv."""
         for row in rows:
             self.epochs.setdefault(int(row["epoch"]), {})[name] = row["train_error"], row["test_error"]
         self._bar.advance(self._task, rows[-1]["step"] if rows else 0)
@@ -132,26 +132,26 @@ class SideBySide:
         self.epochs.setdefault(epoch, {})[name] = found
         self._running.pop(name, None)
         if not console.is_terminal and len(self.epochs[epoch]) == len(self.names):
-            said = ", ".join(f"{words} {self.epochs[epoch][each][1]:.1f}" for each, words in self.names.items())
-            say(f"epoch {epoch}: test error (%) {said}{self._gap(epoch, '; gap ')}")
+            shown = ", ".join(f"{title} {self.epochs[epoch][each][1]:.1f}" for each, title in self.names.items())
+            say(f"epoch {epoch}: test error (%) {shown}{self._gap(epoch, '; gap ')}")
 
-    def _gap(self, epoch: int, before: str = "") -> str:
-        """Return by how many points the first training's test error is above the last one's."""
+    def _gap(self, epoch: int, prefix: str = "") -> str:
+        """Return the test error of the first run minus that of the last, in points."""
         found = self.epochs.get(epoch, {})
         if len(self.names) < 2 or len(found) < len(self.names):
             return ""
         first, *_, last = self.names
-        return f"{before}{found[first][1] - found[last][1]:+.1f}"
+        return f"{prefix}{found[first][1] - found[last][1]:+.1f}"
 
     def _shown(self) -> Group:
-        heads = ["epoch", *(f"{words}: training / test error" for words in self.names.values()), "gap"]
+        heads = ["epoch", *(f"{title}: training / test error" for title in self.names.values()), "gap"]
         rows = []
         for epoch in range(1, max(self._epoch(name) for name in self.names) + 1):
             rows.append([str(epoch), *(self._cell(epoch, name) for name in self.names), self._gap(epoch)])
         return Group(table(heads, rows), self._bar)
 
     def _epoch(self, name: str) -> int:
-        """Return the last epoch of a training of which there is something to show."""
+        """Return the last epoch of a run that has an error to show."""
         return sum(name in found for found in self.epochs.values()) + (name in self._running)
 
     def _cell(self, epoch: int, name: str) -> str:
@@ -162,11 +162,11 @@ class SideBySide:
 
 
 class Status:
-    """One line that says how far something is; where the output is not a terminal, a line for each change."""
+    """A status line. If the output is not a terminal, prints a line for each change instead."""
 
     def __init__(self) -> None:
         self._status = console.status("starting")
-        self._said = ""
+        self._shown = ""
 
     def __enter__(self) -> Status:
         if console.is_terminal:
@@ -176,14 +176,14 @@ class Status:
     def __exit__(self, *error: Any) -> None:
         self._status.stop()
 
-    def show(self, what: Any) -> None:
-        """Show this text from now on."""
-        text = str(what)
+    def show(self, status: Any) -> None:
+        """Show `str(status)` until the next call."""
+        text = str(status)
         if console.is_terminal:
             self._status.update(text)
-        elif text.split(";")[0] != self._said.split(";")[0]:  # not for each new estimate of the time
+        elif text.split(";")[0] != self._shown.split(";")[0]:  # a new estimate of the time is no change
             say(text)
-        self._said = text
+        self._shown = text
 
 
 def _show(bar: ProgressBar | None) -> None:
@@ -194,25 +194,25 @@ def _show(bar: ProgressBar | None) -> None:
 
 
 def close_bar() -> None:
-    """Leave the bar that is open, if one is, as it is, and give the terminal its cursor back."""
+    """Stop the open bar, if any; the terminal shows its cursor again."""
     _show(None)
 
 
 def say(text: str) -> None:
-    """Print text as it is: a command in it can be copied whole. Control characters are escaped."""
+    """Print text without wrapping or markup, so that commands in it can be copied. Control characters are escaped."""
     console.print(printable(text, keep="\n\t"), highlight=False, markup=False, soft_wrap=True)
 
 
 def table(columns: list[str], rows: list[list[str]], title: str | None = None) -> Table:
-    """Return a table with its first column to the left and its numbers to the right.
+    """Return a table with the first column aligned left and the others right.
 
-    Names in it may come from files: they are text, without control characters and not rich's markup.
+    Names in it may come from files: they are shown as plain text, without rich markup or control characters.
     """
     heading = None if title is None else Text(printable(title))
-    made = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    result = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
-        # Numbers stay whole; where the terminal is too narrow, names take two lines.
-        made.add_column(column, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
+        # Numbers are never wrapped; in a narrow terminal the first column is.
+        result.add_column(column, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for row in rows:
-        made.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
-    return made
+        result.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
+    return result

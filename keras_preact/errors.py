@@ -1,4 +1,4 @@
-"""The exceptions that mean "the input, or the disk, is at fault, not the program"."""
+"""Exceptions for faults of the input or the machine rather than the program, and checks of arguments."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from pathlib import Path
 
 
 def printable(text: object, keep: str = "") -> str:
-    r"""Return text with all characters escaped that a terminal would act on instead of showing them.
+    r"""Return text with control characters escaped.
 
-    Names of layers and arrays come from files, and could move the cursor, retitle the window or reverse the text.
+    Names of layers and arrays come from files. Unescaped, they could move the terminal's cursor, change the window
+    title or reverse the text.
 
     Args:
-        text: what is to be shown.
-        keep: control characters that stay, for example the line breaks of a text of several lines.
+        text: converted with `str`.
+        keep: control characters to leave as they are, for example `"\n"`.
 
     Example:
 
@@ -35,21 +36,20 @@ def printable(text: object, keep: str = "") -> str:
 
 
 def shown(text: object, length: int = 80) -> str:
-    """Return a name from a file as a sentence shows it: printable, and cut off where it is long.
+    """Return a name from a file, printable and truncated, for an error message.
 
     >>> shown("x" * 100)[-5:]
     'xxxx…'
     """
-    # Cut first: a name of megabytes would otherwise be looked through.
-    short = str(text)
-    return printable(short if len(short) <= length else f"{short[: length - 1]}…")
+    name = str(text)  # truncated before it is escaped: it may have megabytes
+    return printable(name if len(name) <= length else f"{name[: length - 1]}…")
 
 
 class InputError(ValueError):
-    """Bad input: one sentence that names the fault and the remedy.
+    """Bad input. The message names the fault and the remedy.
 
-    The command line prints the sentence and ends with status 2; in Python it is a `ValueError`. Control characters
-    in it are escaped.
+    The command line prints the message and exits with status 2; in Python it is a `ValueError`. Control characters
+    in the message are escaped.
 
     Example:
 
@@ -59,25 +59,25 @@ class InputError(ValueError):
     keras_preact.errors.InputError: depth 21 is not 6n+2; the nearest depths that are: 20, 26
     """
 
-    def __init__(self, sentence: object = "") -> None:
-        super().__init__(printable(sentence, keep="\n"))
+    def __init__(self, message: object = "") -> None:
+        super().__init__(printable(message, keep="\n"))
 
 
 _SPACE = "free some space"
-_RIGHTS = "make the folder writable, or name a folder that you may write to"
+_PERMISSION = "make the folder writable, or choose one that you can write to"
 REMEDIES = {
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
-    errno.EFBIG: "raise the limit on the size of files (`ulimit -f`)",
-    errno.EROFS: _RIGHTS,
-    errno.EACCES: _RIGHTS,
-    errno.EPERM: _RIGHTS,
+    errno.EFBIG: "raise the file size limit (`ulimit -f`)",
+    errno.EROFS: _PERMISSION,
+    errno.EACCES: _PERMISSION,
+    errno.EPERM: _PERMISSION,
 }
-"""What to do when the system refuses to write, by its error number."""
+"""Remedies by error number, for when the system refuses to write."""
 
 
 class MissingPackage(InputError, ImportError):
-    """A package that a part of keras_preact needs is not installed; the sentence names the extra that brings it."""
+    """An optional dependency is not installed. The message names the extra that installs it."""
 
 
 EXTRAS = {
@@ -86,7 +86,7 @@ EXTRAS = {
     "matplotlib": "course",
     **dict.fromkeys(("tf2onnx", "onnxruntime", "ai_edge_litert"), "export"),
 }
-"""By module, the extra of this package that brings it."""
+"""Extras of keras_preact, by the module that each installs."""
 
 
 def missing_package(what: str, modules: Iterable[str]) -> MissingPackage:
@@ -113,7 +113,7 @@ def is_installed(module: str) -> bool:
 
 
 def check_installed(what: str, *modules: str) -> None:
-    """Raise MissingPackage where a module is not installed.
+    """Raise MissingPackage unless all modules are installed.
 
     >>> check_installed("arithmetic", "numpy")
     """
@@ -122,7 +122,7 @@ def check_installed(what: str, *modules: str) -> None:
 
 
 def as_command(verb: str, path: object) -> str:
-    """Return a command on a path as it is to be typed, for a sentence.
+    """Return a command line with the path quoted for the shell, for a message.
 
     >>> as_command("evaluate", "runs/my first")
     "`keras-preact evaluate 'runs/my first'`"
@@ -132,10 +132,10 @@ def as_command(verb: str, path: object) -> str:
 
 
 class WriteError(OSError):
-    """The system refused to write a file of a run: one sentence that names the file and the remedy.
+    """The system refused to write a file of a run. The message names the file and the remedy.
 
     Attributes:
-        run: the run that can be resumed afterwards, if it had begun.
+        run: folder of the run to resume afterwards; `None` if the run had not started.
 
     Example:
 
@@ -145,28 +145,28 @@ class WriteError(OSError):
     Traceback (most recent call last):
         ...
     keras_preact.errors.WriteError: cannot write runs/mine/metrics.csv: No space left on device; free some space, \
-then go on with `keras-preact train --resume runs/mine`
+then resume with `keras-preact train --resume runs/mine`
     """
 
     run: Path | None = None
 
     def __str__(self) -> str:
-        others = {errno.ENOENT: "put the folder back"}
-        remedy = {**REMEDIES, **others}.get(self.errno or 0, "see that the disk works")
-        go_on = "" if self.run is None else f", then go on with {as_command('train --resume', self.run)}"
-        return f"cannot write {self.filename}: {self.strerror}; {remedy}{go_on}"
+        remedies = {**REMEDIES, errno.ENOENT: "restore the folder"}
+        remedy = remedies.get(self.errno or 0, "check that the disk works")
+        resume = "" if self.run is None else f", then resume with {as_command('train --resume', self.run)}"
+        return f"cannot write {self.filename}: {self.strerror}; {remedy}{resume}"
 
 
 def check_choice(what: str, value: object, known: Iterable[str]) -> str:
     """Return `value` if it is one of the `known` names.
 
     Args:
-        what: the word for the thing chosen, for example `"placement"`.
-        value: what the caller gave.
-        known: the names that exist.
+        what: the kind of name, for example `"placement"`.
+        value: the caller's value.
+        known: the valid names.
 
     Raises:
-        InputError: `value` is not among them; the message lists them and guesses the one that was meant.
+        InputError: `value` is not one of them. The message lists them and suggests the closest.
 
     Example:
 
@@ -186,10 +186,10 @@ def check_choice(what: str, value: object, known: Iterable[str]) -> str:
 
 
 def check_rate(what: str, value: float) -> float:
-    """Return `value` if it is at least 0 and below 1: a probability of dropping something, or a share that is kept.
+    """Return `value` if it is in [0, 1): a drop probability, a momentum or a decay rate.
 
     Raises:
-        InputError: it is not. With 1, everything would be dropped, or nothing would ever decay.
+        InputError: it is not. With 1, everything would be dropped, or nothing would decay.
 
     Example:
 
@@ -197,16 +197,16 @@ def check_rate(what: str, value: float) -> float:
     0.2
     """
     if not _is_number(value) or not 0 <= value < 1:
-        raise InputError(f"{what} is {value!r}; give a number from 0 up to, but not including, 1")
+        raise InputError(f"{what} is {value!r}; it must be at least 0 and less than 1")
     return float(value)
 
 
-LARGEST = (2 - 2**-23) * 2.0**127
-"""Beyond this number a float32 is infinite."""
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+"""The largest finite float32."""
 
 
 def check_number(what: str, value: float, low: float, high: float = math.inf) -> float:
-    """Return `value` if it is a number, finite as a float32, and within the bounds.
+    """Return `value` if it is a number from `low` to `high` that is finite in float32.
 
     Raises:
         InputError: it is not.
@@ -216,14 +216,14 @@ def check_number(what: str, value: float, low: float, high: float = math.inf) ->
     >>> check_number("momentum", 0.9, 0, 1)
     0.9
     """
-    if not _is_number(value) or not low <= value <= high or abs(value) > LARGEST:
-        bounds = f"of at least {low:g}" if math.isinf(high) else f"from {low:g} to {high:g}"
-        raise InputError(f"{what} is {value!r}; give a number {bounds}")
+    if not _is_number(value) or not low <= value <= high or abs(value) > FLOAT32_MAX:
+        valid = f"finite number of at least {low:g}" if math.isinf(high) else f"number from {low:g} to {high:g}"
+        raise InputError(f"{what} is {value!r}; it must be a {valid}")
     return float(value)
 
 
 def check_count(what: str, value: int) -> int:
-    """Return `value` if it is a whole number of at least 0.
+    """Return `value` if it is an integer of at least 0.
 
     Raises:
         InputError: it is not.
@@ -233,7 +233,7 @@ def check_count(what: str, value: int) -> int:
     >>> check_count("warmup_steps", 0)
     0
     """
-    return _check_whole(what, value, 0)
+    return _check_integer(what, value, 0)
 
 
 def _is_number(value: object) -> bool:
@@ -241,7 +241,7 @@ def _is_number(value: object) -> bool:
 
 
 def check_positive(what: str, value: int) -> int:
-    """Return `value` if it is a whole number of at least 1.
+    """Return `value` if it is an integer of at least 1.
 
     Raises:
         InputError: it is not.
@@ -251,12 +251,12 @@ def check_positive(what: str, value: int) -> int:
     >>> check_positive("depth", 6)
     6
     """
-    return _check_whole(what, value, 1)
+    return _check_integer(what, value, 1)
 
 
-def _check_whole(what: str, value: int, low: int) -> int:
+def _check_integer(what: str, value: int, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < low:
-        raise InputError(f"{what} is {value!r}; give a whole number of at least {low}")
+        raise InputError(f"{what} is {value!r}; it must be an integer of at least {low}")
     return int(value)
 
 
@@ -264,7 +264,7 @@ def check_flag(what: str, value: bool) -> bool:
     """Return `value` if it is `True` or `False`.
 
     Raises:
-        InputError: it is not: of the string "False", for example, Python would make true.
+        InputError: it is not. The string `"False"`, for example, would count as true.
 
     Example:
 
@@ -272,46 +272,46 @@ def check_flag(what: str, value: bool) -> bool:
     False
     """
     if not isinstance(value, bool):
-        raise InputError(f"{what} is {value!r}; give True or False")
+        raise InputError(f"{what} is {value!r}; it must be True or False")
     return value
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; the state is saved, and the run can be resumed.
+    """A signal stopped training. The state is saved, and the run can be resumed.
 
     Attributes:
-        signal_number: of the signal that asked.
-        step: steps done.
-        path: the run's folder.
+        signal_number: number of the signal.
+        step: completed steps.
+        path: the run folder.
     """
 
     def __init__(self, signal_number: int, step: int, path: Path) -> None:
         name = signal.Signals(signal_number).name
-        super().__init__(f"stopped by {name} after step {step}; go on with {as_command('train --resume', path)}")
+        super().__init__(f"stopped by {name} after step {step}; resume with {as_command('train --resume', path)}")
         self.signal_number = signal_number
         self.step = step
         self.path = path
 
 
 class Diverged(Exception):
-    """The loss or a weight became NaN or infinite; the run ended there, and its record says so.
+    """The loss or a weight became NaN or infinite. The run ended, and its record says so.
 
-    (An overflow of float16's *gradients* is none of this: the loss scale skips such a step, and the loss stays finite.)
+    Overflowing float16 *gradients* do not count: the loss scale skips such a step, and the loss stays finite.
 
     Attributes:
-        step: after which it was seen.
-        examples: indices of that step's batch in the training data, where they have an order.
-        path: the run's folder.
-        kept: the step after which the state in it was kept, or `None`.
+        step: the step after which it was noticed.
+        examples: indices of that step's batch in the training data; empty if the data are a stream.
+        path: the run folder.
+        kept: the step of the last checkpoint, or `None`.
     """
 
     def __init__(self, what: str, step: int, examples: Sequence[int], path: Path, kept: int | None) -> None:
-        shown = ", ".join(map(str, examples[:8])) + (", …" if len(examples) > 8 else "")
-        good = "no state was kept before it" if kept is None else f"the state after step {kept} is kept"
-        batch = f", of the training examples {shown}" if examples else ""
-        super().__init__(
-            f"{what} at step {step}{batch}; {good} in {path}; lower the learning rate, or look at these examples"
-        )
+        saved = "no checkpoint was saved" if kept is None else f"the state after step {kept} is saved"
+        batch = inspect = ""
+        if examples:
+            batch = f" (training examples {', '.join(map(str, examples[:8]))}{', …' if len(examples) > 8 else ''})"
+            inspect = " or inspect these examples"
+        super().__init__(f"{what} at step {step}{batch}; {saved} in {path}; lower the learning rate{inspect}")
         self.step = step
         self.examples = list(examples)
         self.path = path

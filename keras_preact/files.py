@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a full disk or a power cut never leaves half of one."""
+"""Atomic writes: a crash, a full disk or a power cut never leaves half of a file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import filelock
 from keras_preact.errors import InputError, WriteError
 
 PARTIAL = ".partial"
-"""Ending of a file that is being written; it is renamed when it is whole."""
+"""Suffix of a file that is being written; the complete file is renamed."""
 
 
 def checksum(data: Any) -> str:
-    """Return the SHA-256 of plain data, whatever the order of its keys.
+    """Return the SHA-256 of JSON data, independent of the order of keys.
 
     >>> checksum({"a": 1, "b": 2}) == checksum({"b": 2, "a": 1}) != checksum({"a": 2, "b": 1})
     True
@@ -30,9 +30,9 @@ def checksum(data: Any) -> str:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a refusal of the system to write `path` into a `WriteError`, which names it.
+    """Raise a `WriteError` that names `path` if the system refuses to write it.
 
-    TensorFlow's and Keras's writers raise errors of their own: theirs are known by what they carry of the system's.
+    TensorFlow and Keras raise errors of their own types; these count if they carry an error of the system.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def _error_number(error: BaseException | None) -> int | None:
-    """Return the system's error number of an OSError, of an error that one led to, or of TensorFlow's file system."""
+    """Return the error number of an OSError, of an error caused by one, or of an error of TensorFlow's file system."""
     if error is None:
         return None
     if isinstance(error, OSError):
@@ -58,10 +58,10 @@ def _error_number(error: BaseException | None) -> int | None:
 
 @contextmanager
 def written_aside(path: Path, aside: Path | None = None) -> Iterator[Path]:
-    """Return the name under which to write a file; after the block it has its own name, or nothing has changed.
+    """Yield a temporary path to write to; after the block it is renamed to `path`, or nothing has changed.
 
     Raises:
-        WriteError: the system refused to write it; what was written aside is removed.
+        WriteError: the system refused to write it; the temporary file is removed.
     """
     aside = aside or path.with_name(path.name + PARTIAL)
     with writing(path):
@@ -75,17 +75,17 @@ def written_aside(path: Path, aside: Path | None = None) -> Iterator[Path]:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a text file aside and rename it: a reader never sees half of it, not even after a power cut."""
+    """Write a text file under a temporary name and rename it: no reader ever sees half of it."""
     with written_aside(path) as aside:
         aside.write_text(text, encoding="utf-8", newline="")
 
 
 def _move_flushed(aside: Path, path: Path) -> None:
-    """Give a file that was written aside its name, when the disk has all of it: neither is half done by a power cut."""
-    with open(aside, "rb+") as file:  # Windows flushes no file that is open for reading alone
+    """Flush a temporary file to the disk, then rename it: a power cut leaves the old file or the new one."""
+    with open(aside, "rb+") as file:  # Windows cannot flush a file that is open for reading only
         os.fsync(file.fileno())
     os.replace(aside, path)
-    if os.name == "posix":  # Windows opens no folders
+    if os.name == "posix":  # Windows cannot open folders
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -1,6 +1,6 @@
-"""Optimizers whose weight decay is the paper's, or leaves out what should not decay; a schedule that Keras lacks.
+"""SGD with the paper's weight decay, AdamW that decays only kernels, and a schedule that Keras lacks.
 
-The package imports them at once: whoever loads a trained network, compiled, needs them.
+The package imports this module, so that loading a compiled network finds these classes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ DECAYS = ("all", "kernels")
 class CoupledSGD(keras.optimizers.SGD):
     """SGD with momentum whose weight decay is part of the gradient: g ← g + λw, then v ← μv − ηg, w ← w + v.
 
-    This is the paper's weight decay (and Caffe's, and PyTorch's `SGD`), the gradient of ½λ‖w‖². Keras's own
-    `weight_decay` subtracts ηλw from the weights beside the momentum ("decoupled"): another optimizer. An L2
-    penalty of Keras, λ‖w‖² without the ½, would decay twice as fast, and would stand in the loss that is reported.
+    This is the weight decay of the paper, Caffe and PyTorch's `SGD`: λw is the gradient of ½λ‖w‖². Keras's own
+    `weight_decay` is decoupled: it subtracts ηλw from the weights, outside the momentum. Keras's L2 penalty is λ‖w‖²
+    without the ½, so it decays twice as fast, and it is part of the reported loss.
 
     Args:
         learning_rate: η, a number or a schedule. Default 0.1.
         momentum: μ. Default 0.9.
         decay: λ. Default 1e-4.
-        decays: `"all"` (default) trainable variables, batch norm's scale and offset and the biases included, as in
-            the authors' Torch code; or `"kernels"` of convolutions and dense layers alone.
-        nesterov: whether the step looks ahead. Default `False`.
-        **kwargs: as in `keras.optimizers.SGD`, without `weight_decay`: one decay is enough.
+        decays: which trainable variables decay: `"all"` (default), including biases and batch norm's scale and offset,
+            as in the authors' Torch code; or only the `"kernels"` of convolutions and dense layers.
+        nesterov: use Nesterov momentum. Default `False`.
+        **kwargs: as in `keras.optimizers.SGD`, except `weight_decay`, which would be a second decay.
 
     Raises:
-        InputError: a number out of its range, or `weight_decay`.
+        InputError: an argument is out of range, or `weight_decay` is set.
 
     Example: one step from w = 2 with gradient 1, η = 0.5, λ = 0.1.
 
@@ -54,7 +54,7 @@ class CoupledSGD(keras.optimizers.SGD):
         **kwargs: Any,
     ) -> None:
         if kwargs.get("weight_decay") is not None:
-            raise InputError("weight_decay is Keras's decoupled decay, and would be a second one; give decay instead")
+            raise InputError("weight_decay would add Keras's decoupled decay to decay; use decay alone")
         momentum = check_rate("momentum", momentum)
         check_flag("nesterov", nesterov)
         super().__init__(learning_rate=_rate(learning_rate), momentum=momentum, nesterov=nesterov, name=name, **kwargs)
@@ -62,10 +62,10 @@ class CoupledSGD(keras.optimizers.SGD):
         self.decays = check_choice("choice of decayed variables", decays, DECAYS)
 
     def build(self, variables: Any) -> None:
-        # Told apart here: TensorFlow's own variables, which is what `update_step` gets there, have other names.
+        # Decided here, because `update_step` receives TensorFlow's own variables, which have other names.
         self._is_decayed = [
             (self.decays == "all" or _is_kernel(variable))
-            and self._use_weight_decay(variable)  # as Keras excludes them
+            and self._use_weight_decay(variable)  # Keras's `exclude_from_weight_decay`
             for variable in variables
         ]
         super().build(variables)
@@ -81,15 +81,15 @@ class CoupledSGD(keras.optimizers.SGD):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class KernelAdamW(keras.optimizers.AdamW):
-    """AdamW (decoupled weight decay) that lets only kernels decay, and of them not those of embeddings.
+    """AdamW (decoupled weight decay) that decays only kernels, except those of embeddings.
 
-    The variables are told apart by their Keras paths. Keras's own exclusion by name sees other names on TensorFlow
-    than on JAX: the kernel of a layer `embedding` would decay on one of the two.
+    Kernels and embeddings are recognized by their Keras paths. Keras's own `exclude_from_weight_decay(var_names=…)`
+    sees different names on TensorFlow and JAX, so the kernel of a layer `embedding` would decay on one of them.
 
     Arguments as in `keras.optimizers.AdamW`.
 
     Raises:
-        InputError: a number out of its range.
+        InputError: an argument is out of range.
 
     Example: an update with no gradient, η = 0.5, λ = 0.1.
 
@@ -116,21 +116,21 @@ class KernelAdamW(keras.optimizers.AdamW):
         )
 
     def build(self, variables: Any) -> None:
-        kept = [variable for variable in variables if not (_decays(variable) and self._use_weight_decay(variable))]
-        self.exclude_from_weight_decay(var_list=kept)
+        excluded = [variable for variable in variables if not (_decays(variable) and self._use_weight_decay(variable))]
+        self.exclude_from_weight_decay(var_list=excluded)
         super().build(variables)
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class CosineAfterHold(keras.optimizers.schedules.LearningRateSchedule):
-    """A constant learning rate for some steps, then half a cosine from another rate down to 0.
+    """A constant warm-up learning rate, then a half cosine from another rate down to 0.
 
     Args:
-        warmup_learning_rate: the rate of the first steps.
-        warmup_steps: how many.
-        learning_rate: the rate of the step after them.
+        warmup_learning_rate: the rate of the warm-up.
+        warmup_steps: number of warm-up steps.
+        learning_rate: the rate at the first step after the warm-up.
         decay_steps: length of the half cosine, in steps.
-        name: of the schedule.
+        name: name of the schedule.
 
     >>> rate = CosineAfterHold(0.01, 10, 0.1, 20)
     >>> [round(float(rate(step)), 4) for step in (0, 9, 10, 20, 30)]
@@ -164,7 +164,7 @@ class CosineAfterHold(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def _rate(learning_rate: Any) -> Any:
-    """Return a learning rate that is a number in its range, a schedule or a function."""
+    """Return a learning rate after checking it, unless it is a schedule or a function."""
     return learning_rate if callable(learning_rate) else check_number("learning_rate", learning_rate, 0)
 
 

@@ -1,9 +1,9 @@
-"""Every published number that this project quotes, with its source. Nothing else in the repository quotes one.
+"""Every published number that this project quotes, with its source. No other file quotes one.
 
-He, Zhang, Ren, Sun: Identity Mappings in Deep Residual Networks, ECCV 2016 (arXiv 1603.05027), where nothing else is
-named. Errors are test errors in percent; those of CIFAR are of the last epoch, the median of 5 runs.
+The source is He, Zhang, Ren, Sun: Identity Mappings in Deep Residual Networks, ECCV 2016 (arXiv 1603.05027), unless
+another is named. Errors are test errors in percent. On CIFAR they are the median of 5 runs, after the last epoch.
 
-This module imports nothing of the package.
+This module imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 SOURCES = {
     "L": "checked against a reading of the paper's LaTeX source, table and line",
-    "O": "stands in the authors' own code repository, resnet-1k-layers, or its README",
-    "S": "stands in secondary texts too",
+    "O": "published in the authors' code repository, resnet-1k-layers, or its README",
+    "S": "quoted in secondary texts too",
     "M": "from memory of the paper, not checked against a copy",
     "T": "one transcription of the table agrees",
 }
-"""What the source marks mean."""
+"""Meaning of the source marks."""
 
 FAILS_ABOVE = 20.0
-"""An error (%) above this counts as "fails" in Tables 1 to 3. Source mark: M; one transcription agrees."""
+"""Tables 1 to 3 print "fails" for an error (%) above this. Source mark: M; one transcription agrees."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Published:
     """A published number.
 
     Attributes:
-        value: the number, or `None` where the paper says "fails".
-        source: marks, letters of `SOURCES`.
+        value: the number, or `None` if the paper says "fails".
+        source: source marks, letters of `SOURCES`.
     """
 
     value: float | None
@@ -48,11 +48,11 @@ class ShortcutRow:
     """A row of Table 1.
 
     Attributes:
-        name: our short name for it.
-        shortcut: the shortcut, as this package's layers take it.
-        on_shortcut: what the paper's table says of the shortcut.
-        on_residual: what it says of F.
-        error: of ResNet-110 on CIFAR-10.
+        name: short name of the row, ours.
+        shortcut: the `shortcut` argument of this package's layers.
+        on_shortcut: the table's entry for the shortcut.
+        on_residual: the table's entry for F.
+        error: error of ResNet-110 on CIFAR-10.
     """
 
     name: str
@@ -86,7 +86,7 @@ TABLE_1 = (
 )
 """Table 1: the shortcut h, in the original ResNet-110 (f = ReLU), CIFAR-10. g(x) = σ(W x + b), a 1×1 convolution.
 
-The paper tells of exclusive gating that it fails with b from 0 to −5; the two ends stand here."""
+The paper reports that exclusive gating fails for b from 0 to −5; the table here has the two ends."""
 
 TABLE_2 = {
     "original": {110: Published(6.61, "SL"), 164: Published(5.93, "SL")},
@@ -95,7 +95,7 @@ TABLE_2 = {
     "relu_only_preactivation": {110: Published(6.71, "L"), 164: Published(5.91, "L")},
     "full_preactivation": {110: Published(6.37, "SL"), 164: Published(5.46, "SL")},
 }
-"""Table 2: where the activations stand, by placement and depth; identity shortcuts, CIFAR-10."""
+"""Table 2: the placement of the activations, by placement and depth; identity shortcuts, CIFAR-10."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ TABLE_3 = (
 
 @dataclass(frozen=True)
 class Spread:
-    """A median of runs with their mean and standard deviation, where they are published."""
+    """Median, mean and standard deviation of several runs; `None` where the paper has none."""
 
     median: float
     mean: float | None
@@ -135,7 +135,7 @@ TABLE_4 = {
     ("cifar10", "ResNet-1001", 64): Spread(4.62, 4.69, 0.20, "O"),
     ("cifar100", "ResNet-1001", 128): Spread(22.71, 22.68, 0.22, "T"),
 }
-"""Of Table 4, the paper's own networks (full pre-activation), by data set, network and mini-batch."""
+"""Table 4, only the paper's own networks (full pre-activation), by data set, network and mini-batch size."""
 
 
 @dataclass(frozen=True)
@@ -183,10 +183,10 @@ PARAMETERS = {
     ("imagenet", 152, "full_preactivation"): 60_185_128,
     ("imagenet", 200, "full_preactivation"): 64_666_152,
 }
-"""Trainable parameters by data set, depth and placement, with projections where the shape changes."""
+"""Trainable parameters by data set, depth and placement, with projections in units that change the shape."""
 
 PARAMETERS_OPTION_A = {("cifar10", 110, "original"): 1_727_962, ("cifar10", 110, "full_preactivation"): 1_727_962}
-"""The same without projections (option A)."""
+"""The same with option A shortcuts instead of projections."""
 
 CIFAR_RECIPE: dict[str, Any] = {
     "batch_size": 128,
@@ -198,7 +198,7 @@ CIFAR_RECIPE: dict[str, Any] = {
     "warmup_learning_rate": 0.01,
     "warmup_steps": 400,
 }
-"""The appendix. The rate is divided by 10 at each drop; the warm-up is "not necessary" for the proposed unit."""
+"""From the appendix. Each drop divides the rate by 10; the warm-up is "not necessary" for the proposed unit."""
 
 _EPOCH = 1_281_167 // 256
 IMAGENET_RECIPE: dict[str, Any] = {
@@ -211,7 +211,7 @@ IMAGENET_RECIPE: dict[str, Any] = {
     "warmup_learning_rate": 0.1,
     "warmup_steps": 0,
 }
-"""The same for ImageNet: 90 epochs, divided by 10 at 30 and 60. Momentum, decay and the number of epochs are M."""
+"""The same for ImageNet: 90 epochs, drops after 30 and 60. Source mark of momentum, decay and epochs: M."""
 
 IMAGENET_SHORT_SIDE = (256, 480)
 IMAGENET_CROP = 224
@@ -220,13 +220,13 @@ IMAGENET_CROP = 224
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What somebody else measured of the paper's networks on CIFAR-10.
+    """An independent result for one of the paper's networks on CIFAR-10.
 
     Attributes:
-        who: the code.
-        network: what was trained.
-        errors: test errors (%), or the two ends of a range.
-        parameters: trainable ones, where they are published too.
+        who: name of the code base.
+        network: the network that was trained.
+        errors: test error (%), or the two ends of a range.
+        parameters: number of trainable parameters, if published.
     """
 
     who: str
@@ -245,11 +245,11 @@ REPRODUCTIONS = (
     Reproduction("flukeskywalker/highway-resnet-comparison", "Highway 110, gate bias −6, one run", (6.04,), 2_649_918),
     Reproduction("flukeskywalker/highway-resnet-comparison", "ResNet 110, one run", (6.25,), 1_727_962),
 )
-"""Single rows by others. The last two dispute Table 1; their networks differ in size and projections as well."""
+"""Independent results. The last two dispute Table 1; their networks also differ in size and projections."""
 
 
 def reproduced(network: str) -> str:
-    """Return in a few words what others measured of a network; an empty text where nobody did.
+    """Return the independent results for a network as text; an empty text if there are none.
 
     >>> reproduced("full pre-activation 110")
     '6.47 (hysts), 6.06 to 6.38 (Lasagne)'
@@ -261,25 +261,26 @@ def reproduced(network: str) -> str:
 
 
 INITIAL_GRADIENT_EXPONENTS = {"pre_norm": -0.5, "post_norm": 0.0}
-"""How the gradient of a Transformer's last feed-forward weights goes with the number of its blocks at initialization.
+"""Exponent s of ‖∂E/∂W‖ ∝ L^s at initialization: L Transformer blocks, W the last feed-forward weights.
 
-Xiong et al. 2020, Theorem 1: O(d √(ln d / L)) in the pre-norm order, O(d √ln d) in the post-norm order. Upper bounds.
+Xiong et al. 2020, Theorem 1: O(d √(ln d / L)) in the pre-norm order, O(d √ln d) in the post-norm order; both are
+upper bounds.
 """
 
 WARMUP_BLEU = {("post_norm", 0): 8.45, ("post_norm", 4000): 34.0}
-"""Xiong et al. 2020: BLEU on IWSLT14 De-En with Adam, by order and steps of warm-up; the second is "about 34"."""
+"""Xiong et al. 2020: BLEU on IWSLT14 De-En with Adam, by order and warm-up steps; the second is "about 34"."""
 
 FIRST_RESNET_ERRORS = {20: Published(8.75, "M"), 1202: Published(7.93, "M")}
-"""Of the original ResNet on CIFAR-10, by depth (He et al., Deep Residual Learning, 2015)."""
+"""Errors of the original ResNet on CIFAR-10, by depth (He et al., Deep Residual Learning, 2015)."""
 
 
 @dataclass(frozen=True)
 class Misquotation:
-    """A number, or a claim, that is passed on as the paper's.
+    """A number or claim that other texts attribute to the paper.
 
     Attributes:
-        claim: as it is found.
-        right: what there is instead.
+        claim: the claim.
+        right: the correction.
     """
 
     claim: str
@@ -287,7 +288,7 @@ class Misquotation:
 
 
 KERAS_EXAMPLE_PARAMETERS = 3_302_442
-"""Of the network that Keras's example cifar10_resnet calls ResNet110v2: bottlenecks, and other widths."""
+"""Parameters of ResNet110v2 in Keras's example cifar10_resnet, which has bottlenecks and other widths."""
 
 MISQUOTATIONS = (
     Misquotation(
@@ -295,27 +296,27 @@ MISQUOTATIONS = (
         f"it trains, to a test error of {TABLE_3[3].original} on CIFAR-10",
     ),
     Misquotation(
-        f"ResNet-1001 has {TABLE_4['cifar10', 'ResNet-1001', 64].median}, by the paper's recipe",
-        "that is with mini-batches of 64, in the code released later; with the paper's 128 it is "
+        f"ResNet-1001 reaches {TABLE_4['cifar10', 'ResNet-1001', 64].median} with the paper's recipe",
+        "that is with mini-batches of 64, in the code released later; with the paper's 128 it reaches "
         f"{TABLE_3[3].full_preactivation}",
     ),
     Misquotation(
-        "ReLU-only pre-activation has 5.71 at 164 layers",
-        f"it has {TABLE_2['relu_only_preactivation'][164]}",
+        "ReLU-only pre-activation reaches 5.71 at 164 layers",
+        f"it reaches {TABLE_2['relu_only_preactivation'][164]}",
     ),
-    Misquotation("BN-only pre-activation has 5.63", "the paper has no such row"),
+    Misquotation("BN-only pre-activation reaches 5.63", "the paper has no such row"),
     Misquotation(
-        f"ResNet-200 has {TABLE_5[4].top1} / {TABLE_5[4].top5} on ImageNet, like others on crops of 224",
-        "that is on crops of 320; of crops of 224 the paper has no error for it",
+        f"ResNet-200 reaches {TABLE_5[4].top1} / {TABLE_5[4].top5} on ImageNet, on crops of 224 as usual",
+        "that is on crops of 320; the paper has no error on crops of 224 for it",
     ),
     Misquotation(
         "Keras's example ResNet110v2 is the paper's ResNet-110",
-        f"it has {KERAS_EXAMPLE_PARAMETERS:,} parameters in bottlenecks; the paper's, two 3×3 convolutions a unit, "
+        f"it has {KERAS_EXAMPLE_PARAMETERS:,} parameters in bottlenecks; the paper's, two 3×3 convolutions per unit, "
         f"{PARAMETERS['cifar10', 110, 'full_preactivation']:,}",
     ),
     Misquotation(
         "by Eq. (5) the gradient can never vanish",
-        "its first term reaches every unit unchanged; the sum of both vanishes where the second is minus the first",
+        "the first term reaches every unit unchanged, but the sum vanishes if the second term is minus the first",
     ),
 )
-"""What other texts say, and what is so."""
+"""Claims in other texts, and their corrections."""

@@ -1,11 +1,11 @@
-"""The start of the command `keras-preact`, before anything heavy is imported.
+"""Start-up of the command `keras-preact`, before any heavy import.
 
-Importing TensorFlow writes half a dozen lines about its build to the standard error, some of them whatever
-`TF_CPP_MIN_LOG_LEVEL` says. They would stand above every answer of the command. It also leaves oneDNN off on
-processors without AVX-512, where training takes several times as long without it. The command changes both; in a
-program or notebook of your own nothing is touched. Each run records whether it computed with oneDNN.
+Importing TensorFlow writes half a dozen log lines to standard error, some of them regardless of
+`TF_CPP_MIN_LOG_LEVEL`. They would precede every answer of the command. TensorFlow also leaves oneDNN off on processors
+without AVX-512, where training without it takes several times as long. The command changes both; importing the package
+in a program or notebook changes neither. Each run records whether it used oneDNN.
 
-Little is imported here before `stop_in_one_line` has run: until then Ctrl-C prints a traceback.
+Import little here: until `prepare` has run, Ctrl-C prints a traceback.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 LOG_LINES = re.compile(rb"^([IW][0-9]{4} |WARNING: All log messages before absl)|oneDNN custom operations are on")
-"""Lines of information and warning; errors (E) and fatal ones (F) pass."""
+"""Lines that inform or warn. Errors (E) and fatal errors (F) do not match."""
 
 
 def is_the_command() -> bool:
@@ -31,36 +31,32 @@ def is_the_command() -> bool:
 
 
 def prepare() -> None:
-    """Have Ctrl-C end the command in one line, and TensorFlow compute with oneDNN."""
-    stop_in_one_line()
+    """End the command on Ctrl-C with one line instead of a traceback, and let TensorFlow use oneDNN.
+
+    A `KeyboardInterrupt` would not do: some packages catch every exception while they are imported.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise a shell started it in the background
+        signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
-def stop_in_one_line() -> None:
-    """Have Ctrl-C end the command without the traceback of whatever it was importing.
-
-    A `KeyboardInterrupt` would not do: some packages catch whatever is raised while they are imported.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell started it in the background
-        signal.signal(signal.SIGINT, _stop)
-
-
 _standard_error = [2]
-"""Descriptors of the standard error, the last one in use: while log lines are held back, 2 is a file of them."""
+"""Descriptors of standard error, the current one last. While log lines are held back, descriptor 2 is a file."""
 
 
 def _stop(number: int, frame: Any) -> None:
-    with contextlib.suppress(OSError):  # nobody reads it any more
+    with contextlib.suppress(OSError):  # standard error may be closed
         os.write(_standard_error[-1], b"keras-preact: stopped\n")
     os._exit(128 + number)
 
 
 @contextlib.contextmanager
 def without_log_lines() -> Iterator[None]:
-    """Hold back what is written to the standard error, and write it at the end without the log lines.
+    """Hold back standard error, and write it at the end without the log lines.
 
-    Ends by importing TensorFlow, where it is installed: on other backends Keras does so when it first seeds or
-    serializes. With `--debug` everything is written at once: also the last words of an import that ends the process.
+    TensorFlow, if installed, is imported at the end: on other backends Keras would import it later, when it first
+    seeds or serializes. With `--debug` everything is written at once, so that an import that ends the process can
+    still report why.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if "--debug" in sys.argv:
@@ -69,8 +65,8 @@ def without_log_lines() -> Iterator[None]:
     import tempfile
 
     with tempfile.TemporaryFile() as held:
-        before = os.dup(2)
-        _standard_error.append(before)
+        terminal = os.dup(2)
+        _standard_error.append(terminal)
         os.dup2(held.fileno(), 2)
         try:
             yield
@@ -78,7 +74,7 @@ def without_log_lines() -> Iterator[None]:
                 importlib.import_module("tensorflow")
         finally:
             _standard_error.pop()
-            os.dup2(before, 2)
-            os.close(before)
+            os.dup2(terminal, 2)
+            os.close(terminal)
             held.seek(0)
             os.write(2, b"".join(line for line in held if not LOG_LINES.search(line)))

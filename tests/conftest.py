@@ -31,6 +31,21 @@ import numpy as np
 import pytest
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items):
+    """Mark all but n cases of each test marked `sampled(n)` as `thorough`: those n are spread evenly over its cases."""
+    cases = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault((item.path, item.originalname, item.cls), []).append(item)
+    for group in cases.values():
+        (n,) = group[0].get_closest_marker("sampled").args
+        kept = {round(i * len(group) / n) for i in range(n)}
+        for index, item in enumerate(group):
+            if index not in kept:
+                item.add_marker(pytest.mark.thorough)
+
+
 @pytest.fixture(autouse=True)
 def keras_as_it_was():
     """Seed everything before each test; set the global settings back after it."""

@@ -60,6 +60,7 @@ def test_workers_answer(tmp_path):
     assert all(value > 0 for row in values["ours"].values() for value in row)
 
 
+@pytest.mark.thorough
 def test_runs_at_once_take_their_steps_side_by_side():
     """Their step ends when both have taken one, each with a thread of its own."""
     from benchmarks.worker import Worker

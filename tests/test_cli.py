@@ -113,6 +113,7 @@ def test_a_run_can_be_used_from_another_folder(here, picture_folder, monkeypatch
     assert main(["evaluate", "../run"]) == 0
 
 
+@pytest.mark.thorough
 def test_the_name_of_a_network_is_that_network_and_a_path_a_run(here, picture_folder, capsys):
     assert main(small(picture_folder, "--steps", "1", "--out", "cifar_resnet")) == 0
     capsys.readouterr()
@@ -122,13 +123,13 @@ def test_the_name_of_a_network_is_that_network_and_a_path_a_run(here, picture_fo
     assert "resnet8" in text(capsys)
     assert main(["inspect", "cifar_resnet", "--depth", "8", "--images", "4"]) == 0
     assert main(["export", "cifar_resnet", "weights.safetensors"]) == 2
-    assert "give ./cifar_resnet" in text(capsys)
+    assert "use ./cifar_resnet" in text(capsys)
     assert main(["export", "./cifar_resnet", "weights.safetensors"]) == 0
     assert main(["export", "./cifar_resnet", "weights.safetensors"]) == 2
     assert "weights.safetensors exists already and is not overwritten" in text(capsys)
     for option in (["--depth", "20"], ["--image-size", "64"], ["--classes", "5"], ["--patch", "4"]):
         assert main(["info", "./cifar_resnet", *option]) == 2
-        assert f"cifar_resnet is built already; leave out {option[0]}" in text(capsys)
+        assert f"cifar_resnet is already built; leave out {option[0]}" in text(capsys)
 
 
 def test_a_run_on_a_stream_is_inspected_on_its_first_test_images(monkeypatch):
@@ -166,7 +167,7 @@ def test_the_demo_shows_both_networks_side_by_side_and_says_what_came_of_it(here
     assert main(["evaluate", "demo"]) == 0
     (here / "results").mkdir()
     assert main(["results", "--keep", "demo"]) == 2
-    assert "demo holds several runs; rename each as the page is to call it" in text(capsys)
+    assert "demo holds several runs; give each folder its own name" in text(capsys)
 
 
 def test_info_of_a_named_network(capsys):
@@ -180,7 +181,7 @@ def test_info_of_a_named_network(capsys):
 def test_info_says_what_another_profile_has_otherwise(capsys):
     assert main(["info", "preact-resnet50", "--against", "keras_applications"]) == 0
     table = capsys.readouterr().out.split("what differs")[1]
-    assert re.search(r"unit of a stage that strides +first +last", table)
+    assert re.search(r"strided unit of a stage +first +last", table)
     assert re.search(r"trainable parameters +25,549,352 +25,568,360", table)
 
 
@@ -216,10 +217,10 @@ def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
     )
     assert main(["evaluate", "run", "--image-size", "24", "--short-side", "28"]) == 0
     assert main(["evaluate", "run", "--image-size", "24", "--short-side", "20"]) == 2
-    assert "a square of 24 is not in an image whose short side is 20" in text(capsys)
+    assert "a crop of 24 pixels does not fit a short side of 20" in text(capsys)
     for size in ("0", "-3"):
         assert main(["evaluate", "run", "--image-size", size]) == 2
-        assert f"the image size is {size}; give a whole number of at least 1" in text(capsys)
+        assert f"the image size is {size}; it must be an integer of at least 1" in text(capsys)
     assert main([*small(picture_folder, "--steps", "1"), "--out", "pixels"]) == 0
     assert main(["evaluate", "pixels", "--image-size", "24"]) == 2
     assert "the mean differs from pixel to pixel" in text(capsys)
@@ -243,6 +244,7 @@ def test_reproduce_prints_the_table(here, capsys):
     assert not (here / "runs").exists()
 
 
+@pytest.mark.thorough
 def test_reproduce_initialization_prints_the_gradients(here, capsys, monkeypatch):
     small = {"depths": (1, 2, 3), "seeds": 2, "dim": 16, "batch": 8}
     fewer = partial(record_initial_gradients, **small)
@@ -295,10 +297,10 @@ def test_a_run_on_some_classes_and_its_weights_for_other_programs(here, capsys):
     assert main(["evaluate", "run"]) == 0
     on_tensorflow = keras.backend.backend() == "tensorflow"
     assert main(["export", "run", "program"]) == (0 if on_tensorflow else 2)  # a SavedModel, of images as bytes
-    said = "differs from Keras's by" if on_tensorflow else "on its TensorFlow backend; set KERAS_BACKEND=tensorflow"
+    said = "outputs differ from" if on_tensorflow else "on its TensorFlow backend; set KERAS_BACKEND=tensorflow"
     assert said in text(capsys) and (here / "program" / "saved_model.pb").exists() == on_tensorflow
     assert main(["export", "run", "program.onnx", "--dtype", "float16"]) == 2
-    assert "--dtype is of .safetensors files" in text(capsys)
+    assert "--dtype applies to .safetensors files only" in text(capsys)
     assert main(["export", "run", "weights.safetensors", "--dtype", "float16"]) == 0
     assert "of resnet8_full_preactivation, float16" in text(capsys)
     model = keras.models.load_model(here / "run" / "model.keras")
@@ -337,6 +339,7 @@ def test_a_transformer_by_name_is_described_and_inspected(here, capsys):
     assert "after the addition: LayerNormalization" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_reproduce_says_what_the_missing_runs_would_cost(here, capsys, monkeypatch):
     monkeypatch.setattr("keras_preact.experiments.cost.seconds_of", lambda config: 90.0 * config.options["depth"])
     assert main(["reproduce", "table2", "--rows", "original-110", "original-164", "--seeds", "2", "--cost"]) == 0
@@ -382,9 +385,9 @@ def test_a_command_on_a_path_with_a_space_can_be_copied(here, capsys):
     assert main(["train", "--depth", "8", "--steps", "1", "--out", "my run"]) == 0
     assert "`keras-preact evaluate 'my run'`" in text(capsys)
     assert main(["train", "--resume", "my run"]) == 2
-    assert "`keras-preact evaluate 'my run'` shows it" in text(capsys)
+    assert "view it with `keras-preact evaluate 'my run'`" in text(capsys)
     assert main(["evaluate", "my run", "--data-dir", "data"]) == 2
-    assert text(capsys).endswith("the data of my run, bundled, come with the package; leave out --data-dir\n")
+    assert text(capsys).endswith("the data of my run (bundled) come with the package; leave out --data-dir\n")
 
 
 def test_help_goes_to_the_output_and_is_no_error(capsys):
@@ -407,10 +410,10 @@ REFUSED = {
         "known: paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, adam, demo",
     ),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
-    "steps": (["train", "--steps", "0"], "steps is 0; give a whole number of at least 1"),
-    "epochs": (["train", "--epochs", "-1"], "give a whole number of at least 1"),
-    "batch size": (["train", "--batch-size", "0"], "the batch size is 0; give a whole number"),
-    "batch larger than data": (["train", "--batch-size", "5000", "--steps", "1"], "does not fit 4,000 training images"),
+    "steps": (["train", "--steps", "0"], "steps is 0; it must be an integer of at least 1"),
+    "epochs": (["train", "--epochs", "-1"], "it must be an integer of at least 1"),
+    "batch size": (["train", "--batch-size", "0"], "the batch size is 0; it must be an integer"),
+    "batch larger than data": (["train", "--batch-size", "5000", "--steps", "1"], "not fit 4,000 training examples"),
     "steps and epochs": (["train", "--steps", "1", "--epochs", "1"], "not allowed with"),
     "not a number": (["train", "--depth", "twenty"], "invalid int value: 'twenty'"),
     "unknown option": (["train", "--dephts", "20"], "unrecognized arguments"),
@@ -423,9 +426,9 @@ REFUSED = {
     "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
-    "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has its depth in its name"),
+    "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has a fixed depth"),
     "model": (["info", "nowhere.keras"], "known: "),
-    "profile of a Transformer": (["info", "transformer", "--against", "timm"], "compares residual networks by name"),
+    "profile of a Transformer": (["info", "transformer", "--against", "timm"], "needs the name of a residual network"),
     "profile to compare with": (["info", "cifar_resnet", "--against", "timm"], "timm has no CIFAR networks"),
     "table": (
         ["reproduce", "table9"],
@@ -435,16 +438,16 @@ REFUSED = {
     "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),
     "bottleneck of a network that has one": (
         ["train", "--model", "imagenet_resnet", "--bottleneck"],
-        "imagenet_resnet has bottlenecks by its depth; drop --bottleneck",
+        "imagenet_resnet has no bottleneck; drop --bottleneck",
     ),
     "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; drop --dim"),
     "order by name and by option": (
         ["train", "--model", "prenorm-transformer", "--placement", "post_norm"],
-        "take --model transformer",
+        "use --model transformer",
     ),
     "sequences for a ResNet": (
         ["train", "--dataset", "reviews"],
-        "cifar_resnet takes images, and reviews has sequences",
+        "cifar_resnet accepts images, not sequences; use one of transformer",
     ),
     "heads": (["train", "--model", "prenorm-transformer", "--dim", "10"], "4 heads do not divide a width of 10"),
     "budget": (["reproduce", "table1", "--budget", "gpu"], f"known: {', '.join(BUDGETS)}"),
@@ -456,29 +459,29 @@ REFUSED = {
     "profile": (["reproduce", "table1", "--profile", "timmy"], "did you mean 'timm'"),
     "profile without such networks": (
         ["reproduce", "table1", "--profile", "timm"],
-        "timm has no CIFAR networks; profiles that have: paper, resnet_1k_layers, fb_resnet_torch",
+        "timm has no CIFAR networks; choose one of paper, resnet_1k_layers, fb_resnet_torch",
     ),
     "recipe that a profile has not": (["train", "--recipe", "keras_applications"], "known: paper, imagenet, fb_"),
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
     "budget without its data": (["reproduce", "table1", "--budget", "cpu", "--data-dir", "none"], "cifar10"),
-    "results": (["results", "nowhere"], "nowhere is no folder"),
+    "results": (["results", "nowhere"], "nowhere is not a folder"),
     "model to inspect": (["inspect", "nowhere.keras"], "known: "),
-    "images": (["inspect", "cifar_resnet", "--images", "0"], "give at least 1"),
-    "seed": (["train", "--seed", "-1", "--steps", "1"], "the seed is -1; give a whole number from 0 to 4294967295"),
+    "images": (["inspect", "cifar_resnet", "--images", "0"], "--images is 0"),
+    "seed": (["train", "--seed", "-1", "--steps", "1"], "the seed is -1; it must be an integer from 0 to 4294967295"),
     "depth of the demo": (["demo", "--depth", "21", "--out", "demo"], "nearest depths that are: 20, 26"),
-    "devices": (["train", "--distribute", "0", "--steps", "1"], "number of devices is 0; give a whole number"),
+    "devices": (["train", "--distribute", "0", "--steps", "1"], "number of devices is 0; it must be an integer"),
     "name before options": (["train", "--model", "cifar_resnt", "--depth", "20"], "did you mean 'cifar_resnet'"),
     "name before data": (["train", "--model", "resnet51", "--dataset", "cifar10"], "known: "),
-    "folder of bundled images": (["train", "--data-dir", "mine"], "leave out --data-dir, or name other data"),
-    "size of bundled images": (["train", "--image-size", "64"], "give an image size from 8 to 32 pixels, not 64"),
+    "folder of bundled images": (["train", "--data-dir", "mine"], "leave out --data-dir, or choose other data"),
+    "size of bundled images": (["train", "--image-size", "64"], "choose an image size from 8 to 32 pixels, not 64"),
     "size of bundled sequences": (
         ["train", "--model", "prenorm-transformer", "--image-size", "16"],
-        "leave out --image-size, or name other data",
+        "leave out --image-size, or choose other data",
     ),
-    "size of words": (["info", "transformer", "--image-size", "64"], "leave out --image-size"),
+    "size of words": (["info", "transformer", "--image-size", "64"], "leave out the image size"),
     "list of no runs": (
         ["reproduce", "initialization", "--list"],
-        "trains nothing, and takes minutes; leave out --list",
+        "trains nothing; leave out --list",
     ),
     "budget of no runs": (["reproduce", "initialization", "--budget", "cpu"], "leave out --budget"),
     "kept run": (["results", ".", "--keep", "nowhere"], "not a run folder"),
@@ -507,7 +510,7 @@ def test_a_run_folder_that_exists_is_not_touched(here, picture_folder, capsys):
 def test_a_file_that_is_no_model(here, capsys):
     (here / "bad.keras").write_bytes(b"not a model")
     assert main(["info", "bad.keras"]) == 2
-    assert "bad.keras is no .keras file" in text(capsys)
+    assert "bad.keras is not a .keras file" in text(capsys)
 
 
 def test_names_in_a_file_cannot_act_on_the_terminal(here, capsys):
@@ -543,16 +546,17 @@ def test_a_folder_that_holds_no_training_is_called_what_it_is(here, capsys):
     capsys.readouterr()
     for command in (["evaluate", "report"], ["export", "report", "x.safetensors"], ["train", "--resume", "report"]):
         assert main(command) == 2
-        assert "report holds no training (inspection); name a folder that `train` made" in text(capsys)
+        assert "report contains no training run (inspection); name a folder that `train` created" in text(capsys)
 
 
+@pytest.mark.thorough
 def test_the_demo_goes_on_where_it_was_stopped(here, monkeypatch, capsys):
     """Stopped in its first run, and resumed: the second is trained too, and the table comes."""
     stop = StopAfter(2)
     with monkeypatch.context() as patch:
         patch.setattr("keras_preact.console.SideBySide.callback", lambda self, name: stop)
         assert main(["demo", "--depth", "8", "--steps", "3", "--out", "demo"]) == 130
-    assert "go on with `keras-preact train --resume demo`" in text(capsys)
+    assert "resume with `keras-preact train --resume demo`" in text(capsys)
     assert RunFolder.open(here / "demo").record()["status"] == "interrupted"
     assert main(["train", "--resume", "demo"]) == 0
     assert re.search(r"full pre-activation +\d+\.\d +\d+\.\d +\d+", text(capsys))
@@ -577,7 +581,7 @@ def test_half_written_images_are_left_out_by_choice_and_counted(here, picture_fo
     broken.write_bytes(broken.read_bytes()[:40])
     assert main(small(picture_folder, "--steps", "2", "--out", "run", "--skip-corrupt")) == 0
     said = text(capsys)
-    assert "cannot be read: 1 images" in said and broken.name in said
+    assert "cannot be read: 1 (" in said and broken.name in said
     record = json.loads((here / "run" / "run.json").read_text())
     assert record["data"]["skipped"] == [f"train/dark/{broken.name}"]
     assert main(["evaluate", "run"]) == 0  # the same images again
@@ -589,7 +593,7 @@ def test_only_images_of_a_folder_can_be_left_out(here, capsys):
 
 
 @pytest.mark.parametrize(
-    ("number", "words"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "a folder that you may write to")]
+    ("number", "words"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose one that you can write to")]
 )
 def test_a_full_or_read_only_disk_is_one_sentence(here, picture_folder, monkeypatch, capsys, number, words):
     def fail(*arguments, **keywords):
@@ -614,6 +618,7 @@ def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
         main(["--debug", "train", "--steps", "1"])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("before", [{}, {"TF_ENABLE_ONEDNN_OPTS": "0"}])
 def test_the_command_computes_with_onednn_and_a_program_is_left_as_it_is(before):
     """TensorFlow decides on oneDNN when it is imported: that is seen only in a process of its own."""
@@ -653,6 +658,7 @@ def end_soon(folder, steps):
         np.savez(path, **contents)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_a_run_that_can_be_resumed(here, picture_folder, number, status):
     """As a user meets it: another process, a real signal (Ctrl-C, a cluster), the command that its message names."""
@@ -667,7 +673,7 @@ def test_a_signal_leaves_a_run_that_can_be_resumed(here, picture_folder, number,
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == status, errors
-    assert re.search(rf"stopped by {number.name} after step \d+; go on with `keras-preact train --resume run`", errors)
+    assert re.search(rf"stopped by {number.name} after step \d+; resume with `keras-preact train --resume run`", errors)
     assert "Traceback" not in errors
     record = RunFolder.open(here / "run").record()
     assert record["status"] == "interrupted" and 0 < record["step"] < 5000

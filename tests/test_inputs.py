@@ -1,4 +1,4 @@
-"""Whatever is put in, a result or one documented error comes out: never a traceback from inside a library."""
+"""Any input leads to a result or to a documented error, never to a traceback from inside a library."""
 
 import contextlib
 import gc
@@ -19,7 +19,7 @@ from keras_preact.layers import PLACEMENTS, SHORTCUTS, EncoderBlock, ResidualUni
 from keras_preact.models import cifar_resnet, imagenet_resnet, prenorm_transformer
 from keras_preact.training import Recipe, RunConfig, get_recipe
 
-# The draws of a fixed seed: a test that fails today fails tomorrow.
+# `derandomize`: the same draws every time, so that a failure is reproducible.
 CASES = settings(deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
@@ -27,8 +27,21 @@ def cases(number):
     return settings(CASES, max_examples=number)
 
 
+def drawn(few, many, **strategies):
+    """Make two tests of a property: `few` draws, and `many` as a thorough test."""
+
+    def decorate(check):
+        @pytest.mark.parametrize("draws", [few, pytest.param(many, marks=pytest.mark.thorough)])
+        def test(self, draws):
+            cases(draws)(given(**strategies)(check))(self)
+
+        return test
+
+    return decorate
+
+
 def number(low=-2, high=40):
-    """A number that would do, or one that would not, or something that is none."""
+    """A valid or invalid number, or something that is not a number."""
     strange = st.sampled_from([0, -1, 1.5, 1e9, float("nan"), float("inf"), None, "8", True, (3,), [2, 2]])
     return st.one_of(st.integers(low, high), strange)
 
@@ -43,7 +56,7 @@ def name(known):
 
 @contextlib.contextmanager
 def refusing_or_released():
-    """Let an InputError pass, and give back at once the memory of a network that was built."""
+    """Suppress an InputError, and free the memory of a network at once."""
     try:
         with contextlib.suppress(InputError):
             yield
@@ -53,7 +66,7 @@ def refusing_or_released():
 
 
 def some(**choices):
-    """Some of these arguments, as a dictionary."""
+    """A dictionary of some of these arguments."""
     return st.fixed_dictionaries({}, optional=choices)
 
 
@@ -113,15 +126,15 @@ class TestConstructors:
         with contextlib.suppress(InputError):
             EncoderBlock(**{"heads": 2, **options})
 
-    @cases(25)
-    @given(depth=number(6, 32), classes=number(0, 5), options=UNIT)
+    @drawn(4, 25, depth=number(6, 32), classes=number(0, 5), options=UNIT)
     def test_a_network_for_cifar(self, depth, classes, options):
         options = {key: value for key, value in options.items() if key not in ("strides", "dilation", "data_format")}
         with refusing_or_released():
             cifar_resnet(depth, classes=classes, **options)
 
-    @cases(25)
-    @given(
+    @drawn(
+        4,
+        25,
         depth=st.sampled_from([18, 34, 19, 0, None, "18"]),
         options=some(
             input_shape=st.sampled_from([(32, 32, 3), (1, 1, 3), (32, 32), None, "32", (0, 0, 3)]),
@@ -136,8 +149,7 @@ class TestConstructors:
         with refusing_or_released():
             imagenet_resnet(depth, **options)
 
-    @cases(25)
-    @given(options=some(depth=number(0, 3), dim=number(0, 20), heads=number(0, 5), dropout=rate()))
+    @drawn(4, 25, options=some(depth=number(0, 3), dim=number(0, 20), heads=number(0, 5), dropout=rate()))
     def test_a_transformer(self, options):
         with refusing_or_released():
             prenorm_transformer(**options)
@@ -217,11 +229,7 @@ COMMANDS = ["train", "train", "info cifar_resnet", "inspect cifar_resnet", "repr
 
 
 class TestCommandLine:
-    @cases(250)
-    @given(
-        command=st.sampled_from(COMMANDS),
-        words=st.lists(WORDS, max_size=4),
-    )
+    @drawn(12, 250, command=st.sampled_from(COMMANDS), words=st.lists(WORDS, max_size=4))
     def test_a_line_ends_in_a_status_and_at_most_one_sentence(self, command, words):
         def enough(*arguments, **keywords):
             raise InputError("all options have been read; what they ask for is tested elsewhere")

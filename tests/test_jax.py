@@ -37,6 +37,7 @@ def test_tensorflow_is_hidden_there(tmp_path):
     assert "could not import 'tensorflow_datasets'" in printed
 
 
+@pytest.mark.thorough
 def test_layers(tmp_path):
     files = ["tests/layers/test_shortcuts.py", "tests/layers/test_preactivation.py", "tests/layers/test_placements.py"]
     run_on_jax(*files, tmp_path=tmp_path)
@@ -46,16 +47,19 @@ def test_layers(tmp_path):
     run_on_jax("tests/layers/test_transformer.py", "-k", chosen, tmp_path=tmp_path)
 
 
+@pytest.mark.thorough
 def test_models(tmp_path):
     chosen = "says_what_differs or unit_is_a_layer"
     run_on_jax("tests/models/test_stored.py", "tests/models/test_rolling.py", "-k", chosen, tmp_path=tmp_path)
 
 
+@pytest.mark.thorough
 def test_analysis(tmp_path):
     chosen = "of_the_whole_model or comes_back_unchanged or sum_of_residuals or scaled_shortcuts or paths"
     run_on_jax("tests/analysis", "-k", chosen, tmp_path=tmp_path)
 
 
+@pytest.mark.thorough
 def test_training_and_resuming(tmp_path):
     chosen = "what_a_run_leaves or equal_to_the_bit or mixed_precision or everything_comes_back or decay"
     run_on_jax("tests/training", "-k", chosen, tmp_path=tmp_path)

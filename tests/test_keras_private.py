@@ -96,7 +96,7 @@ def test_a_graph_is_read_and_run_with_other_layers():
     assert len(add.arguments.args[0]) == 2 and add.arguments.kwargs == {}
     assert keras_private.names_its_inputs(model)
     assert not keras_private.names_its_inputs(keras.Model(list(inputs.values()), total))
-    assert keras_private.maker_of(model.outputs[0]) is model.get_layer("relu")
+    assert keras_private.producer_of(model.outputs[0]) is model.get_layer("relu")
     new = {name: keras.Input((2,), name=name) for name in inputs}
     negated = keras_private.run_through(model, new, lambda layer: (lambda x: -x) if layer.name == "relu" else layer)
     values = {"a": np.array([[-1.0, 2.0]]), "b": np.zeros((1, 2))}

@@ -1,4 +1,4 @@
-"""The package as a whole: its public names, its dependencies, what importing it costs."""
+"""The package as a whole: public names, dependencies, imports, and the pages of the documentation."""
 
 import ast
 import json
@@ -34,14 +34,14 @@ PUBLIC = {
 
 
 def pyproject():
-    tomllib = pytest.importorskip("tomllib", reason="came with Python 3.11")
+    tomllib = pytest.importorskip("tomllib", reason="needs Python 3.11")
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def test_environment_yml_has_the_dependencies_of_pyproject():
-    """Those for the Python that the environment asks for, each with the same bounds, and no others.
+    """Exactly those for the environment's Python version, with the same bounds.
 
-    They are what `make demo` and `make test` install.
+    `make demo` and `make test` install them.
     """
     project = pyproject()
     extras = project["optional-dependencies"]
@@ -56,7 +56,7 @@ def test_environment_yml_has_the_dependencies_of_pyproject():
     assert found == {*wanted, "--editable ."}
 
 
-def test_the_version_stands_in_one_place_and_in_the_changelog():
+def test_the_version_is_in_the_changelog_and_the_citation():
     assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+)?", keras_preact.__version__)
     assert "version" not in pyproject()
     assert keras_preact.__version__.split(".dev")[0] in (ROOT / "CHANGELOG.md").read_text()
@@ -73,7 +73,7 @@ def test_public_names(module):
 
 
 def test_importing_the_package_imports_little_beyond_keras():
-    """No plotting, no data sets, no notebook machinery for somebody who wants a layer."""
+    """No plotting, data or notebook packages for users who only want a layer."""
     code = (
         "import sys, keras; before = set(sys.modules); import keras_preact\n"
         "print(sorted({name.split('.')[0] for name in set(sys.modules) - before if not name.startswith('_')}))"
@@ -90,11 +90,11 @@ ORDER = (
     {"course", "console", "experiments"},
     {"cli"},
 )
-"""Parts of the package: each imports those of earlier lines, and itself."""
+"""Parts of the package. Each may import those of earlier lines, and itself."""
 
 
 def imports():
-    """Return by module the modules of the package that it imports, inside functions too."""
+    """Return the modules of the package that each module imports, including inside functions."""
     files = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
         for path in (ROOT / "keras_preact").rglob("*.py")
@@ -108,22 +108,22 @@ def imports():
             full if (full := f"{node.module}.{alias.name}") in files else node.module
             for node in ast.walk(tree)
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "keras_preact"
-            if id(node) not in for_types  # of typing.TYPE_CHECKING; elsewhere the package imports under no condition
+            if id(node) not in for_types  # under `if TYPE_CHECKING`, the only condition of imports
             for alias in node.names
         }
     return found
 
 
-def test_no_module_imports_itself_by_way_of_others():
+def test_there_are_no_circular_imports():
     found = imports()
     left = dict(found)
     while leaves := [module for module, needs in left.items() if not needs & left.keys()]:
         for module in leaves:
             del left[module]
-    assert list(left) == [], "these import each other in a circle, or import what does"
+    assert list(left) == [], "these modules are part of a circular import, or import one"
 
 
-def test_the_parts_of_the_package_import_only_what_comes_before_them():
+def test_the_parts_of_the_package_import_only_earlier_ones():
     rank = {part: number for number, parts in enumerate(ORDER) for part in parts}
     wrong = []
     for module, needs in imports().items():
@@ -143,7 +143,7 @@ def test_help_and_a_mistyped_option_are_answered_without_keras():
         assert "keras_preact" in imported and not imported & {"keras", "tensorflow", "numpy", "jax", "torch", "rich"}
 
 
-def test_parts_are_imported_when_they_are_used():
+def test_other_modules_are_imported_on_first_use():
     code = (
         "import keras_preact, sys; assert 'keras_preact.analysis' not in sys.modules;"
         "print(keras_preact.analysis.check_identity_path.__name__, 'training' in dir(keras_preact));"
@@ -153,8 +153,7 @@ def test_parts_are_imported_when_they_are_used():
     assert done.stdout.split() == ["check_identity_path", "True", "False"]
 
 
-def test_nothing_goes_over_the_network_unasked():
-    """Every module imported, a network built, the bundled images loaded: no address is looked up, none is called."""
+def test_importing_building_and_loading_bundled_data_need_no_network():
     code = """
 import importlib, pkgutil, socket, sys
 
@@ -183,22 +182,22 @@ PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").gl
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page):
-    """Block by block, as a reader types it: later blocks use the names of earlier ones."""
+    """Blocks run in order and share their names."""
     names = {}
     for block in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
         exec(block, names)
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_links_of_a_page_lead_somewhere(page):
+def test_the_local_links_of_a_page_exist(page):
     text = (ROOT / page).read_text(encoding="utf-8")
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if not link.startswith("http")]
     assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_are_known_to_the_command_line(page):
-    """Each line that begins with `keras-preact` in a block can be parsed; what it would do is tested elsewhere."""
+def test_the_commands_of_a_page_can_be_parsed(page):
+    """Running them is tested elsewhere."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for block in re.findall(r"```\n(.*?)```", text, re.DOTALL):
         for line in re.findall(r"^(?:\S+=\S+ )*keras-preact (.*)$", block, re.MULTILINE):
@@ -209,7 +208,7 @@ def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 
-def test_the_readmes_errors_of_the_whole_schedule_are_those_of_the_runs():
+def test_the_test_errors_in_the_readme_are_those_of_the_runs():
     errors = {}
     for path in (ROOT / "results" / "runs").glob("*/paper-cifar10-cifar_resnet-20-*-seed0/run.json"):
         record = json.loads(path.read_text())
@@ -218,6 +217,7 @@ def test_the_readmes_errors_of_the_whole_schedule_are_those_of_the_runs():
     assert f"{errors['original']:.2f} % and {errors['full_preactivation']:.2f} % (one seed each)" in readme
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("hidden", "arguments", "sentence"),
     [
@@ -230,7 +230,7 @@ def test_the_readmes_errors_of_the_whole_schedule_are_those_of_the_runs():
         ),
     ],
 )
-def test_what_is_not_installed_is_said_in_one_sentence_that_names_the_extra(tmp_path, hidden, arguments, sentence):
+def test_an_error_about_a_missing_package_names_the_extra(tmp_path, hidden, arguments, sentence):
     code = f"""
 import importlib.machinery, sys
 find_spec = importlib.machinery.PathFinder.find_spec
@@ -258,7 +258,7 @@ def test_a_run_is_finished_without_matplotlib(tmp_path, monkeypatch, tiny_datase
 
 
 def test_only_plots_are_imported_inside_functions():
-    """They need matplotlib, which may be missing. Everything else is imported at the top."""
+    """They need matplotlib, which is optional. All other imports are at the top."""
     found = {
         (path.name, node.module)
         for path in (ROOT / "keras_preact").rglob("*.py")

@@ -47,7 +47,7 @@ def test_two_lines_a_network_training_dashed():
     axes = curves_figure({"original": rows(80, 60), "full_preactivation": rows(70, 40)}).axes[0]
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [
-        "original, training", "original, test", "full_preactivation, training", "full_preactivation, test",
+        "original, training", "original, test", "full pre-activation, training", "full pre-activation, test",
     ]  # fmt: skip
     assert [line.get_linestyle() for line in axes.get_lines()] == ["--", "-", "--", "-"]
     assert list(axes.get_lines()[3].get_ydata()) == [70, 40]
@@ -117,7 +117,7 @@ def test_the_lesions_stand_against_the_whole(measured):
 
 def test_a_run_without_an_epoch_is_named_and_not_drawn():
     figure = curves_figure({"diverged at once": []})
-    assert "diverged at once without an epoch" in alt_text(figure)
+    assert "diverged at once: no epoch" in alt_text(figure)
     assert "the table" in alt_text(table_curves_figure({}, {}, "the table"))
 
 
@@ -132,7 +132,7 @@ def test_a_tables_curves_have_a_panel_a_row_before_that_which_it_is_compared_wit
             drawn = [list(line.get_ydata()) for line in axes.get_lines()]
             assert drawn == [[14, 13], [9, 8], [14 + k, 13 + k], [9 + k, 8 + k]]
         words = [text.get_text() for text in figure.legends[0].get_texts()]
-        assert words == ["this row", "compared with", "training", "test"]
+        assert words == ["this row", "reference row", "training", "test"]
 
 
 # ---- tables and units ---------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the
     assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second", "third", "fourth"]
     assert alt_text(figure).startswith("a table: 3 of 4 rows run; ") and "second +2.50 [" in alt_text(figure)
     assert len(figure.legends[0].get_texts()) == 3
-    assert [text.get_text() for text in table_figure([first]).legends[0].get_texts()] == ["ours, a run"]
+    assert [text.get_text() for text in table_figure([first]).legends[0].get_texts()] == ["ours, one run"]
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)
@@ -182,9 +182,9 @@ def test_what_stands_on_the_shortcut_is_drawn():
     for unit in units.values():
         unit.build((None, 8, 8, 8))
     figure = unit_figure(units)
-    assert "ExclusiveGating" in texts(figure.axes[0])
-    assert "Projection" in texts(figure.axes[1])
-    assert "projection: on the shortcut Projection; before the split BN, ReLU" in alt_text(figure)
+    assert "exclusive\ngating" in texts(figure.axes[0])
+    assert "projection" in texts(figure.axes[1])
+    assert "projection: on the shortcut projection; before the split BN, ReLU" in alt_text(figure)
 
 
 # ---- the depth study ----------------------------------------------------------------------------------------------

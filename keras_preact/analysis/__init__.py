@@ -1,4 +1,4 @@
-"""The paper's equations checked on real networks: signals, gradients, lesions, and a linter for identity paths."""
+"""The paper's equations measured on real networks: signals, gradients, lesions, and a linter for identity paths."""
 
 from keras_preact.analysis.chain import Chain
 from keras_preact.analysis.gradients import GradientSignal, gradient_signal

@@ -1,4 +1,4 @@
-"""Exact derivatives on any backend: the one place where the analysis calls a backend of its own accord."""
+"""Exact derivatives on any backend: the only place where the analysis calls a backend directly."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import keras
 
 
 def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
-    """Return upstreamᵀ ∂function/∂x at x, by automatic differentiation: `keras.ops` has no gradients.
+    """Return upstreamᵀ ∂function/∂x at x by automatic differentiation, which `keras.ops` does not have.
 
     Args:
-        function: of one tensor, giving one tensor.
-        x: where to differentiate.
-        upstream: of the shape and dtype of function(x).
+        function: maps one tensor to one tensor.
+        x: the point at which to differentiate.
+        upstream: a tensor of the shape and dtype of function(x).
 
     Returns:
-        A tensor of the shape of x; zeros where the function does not depend on x.
+        A tensor of the shape of x; zeros if the function does not depend on x.
 
     Example:
 
@@ -29,7 +29,7 @@ def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
     if backend == "tensorflow":
         import tensorflow as tf
 
-        x = tf.identity(x)  # where the function holds the same tensor as a constant, it stays one
+        x = tf.identity(x)  # a copy: the same tensor held by the function stays a constant
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = function(x)
@@ -45,4 +45,4 @@ def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
         y = function(x)
         gradient = torch.autograd.grad(y, x, upstream, allow_unused=True)[0] if y.requires_grad else None
         return torch.zeros_like(x) if gradient is None else gradient
-    raise NotImplementedError(f"the {backend} backend has no gradients")
+    raise NotImplementedError(f"the {backend} backend has no gradients; use tensorflow, jax or torch")

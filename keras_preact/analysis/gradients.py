@@ -24,20 +24,21 @@ def gradient_signal(
     training: bool = True,
     loss: Callable[[Any, Any], Any] | None = None,
 ) -> list[GradientSignal]:
-    """Return the exact ∂E/∂x_l at every unit's input, in order, and at last that at the output of the last unit.
+    """Return the exact ∂E/∂x_l at the input of every unit, in order, then at the output of the last unit.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
-        labels: what the loss is given with the model's output.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
+        labels: first argument of the loss; for the default one, class numbers (batch,).
         training: whether batch norm uses the batch's statistics. Default `True`.
-        loss: function of (labels, output) that gives one number, or one an image; E is their mean. Default: sparse
-            categorical cross-entropy, of logits or of a softmax's probabilities, whichever the model returns.
+        loss: function of (labels, output) that returns one number, or one per image; E is their mean. Default: sparse
+            categorical cross-entropy, from logits or from probabilities, whichever the model returns.
 
     Raises:
-        InputError: a model without such units, or one that ends in a sigmoid and no loss given.
+        InputError: the model has no chain of residual units, the labels do not fit its outputs, or it ends in a
+            sigmoid and `loss` is missing.
 
-    Example: along identity shortcuts, the gradient at the end of a stage comes back to all its units unchanged.
+    Example: along identity shortcuts, the gradient at the end of a stage reaches all its units unchanged.
 
     >>> from keras_preact.models import cifar_resnet
     >>> rng = np.random.default_rng(0)
@@ -66,13 +67,13 @@ class GradientSignal:
     """The gradient at one unit's input, and its split by Eq. (5).
 
     Attributes:
-        unit: the unit's name, or `output` for what follows the last one.
-        stage: number of its stage.
-        norm: ‖∂E/∂x_l‖ over the whole batch, whose mean loss is E.
-        cosine: of the angle between ∂E/∂x_l and ∂E/∂x_L; `None` where their shapes differ.
-        direct: norm of the first term: what comes back from x_L along the shortcuts alone, with F held constant.
-            Where h and f are the identity, this is ∂E/∂x_L itself.
-        through_weights: norm of the rest, the second term.
+        unit: name of the unit, or `output` for the output of the last one.
+        stage: number of its stage, from 1.
+        norm: ‖∂E/∂x_l‖ over the whole batch, where E is the mean loss.
+        cosine: cosine of the angle between ∂E/∂x_l and ∂E/∂x_L; `None` if their shapes differ or one is zero.
+        direct: norm of the first term: the part that comes back from x_L along the shortcuts alone, with F held
+            constant. If h and f are the identity, the term is ∂E/∂x_L itself.
+        through_weights: norm of the second term, the rest.
     """
 
     unit: str
@@ -84,7 +85,7 @@ class GradientSignal:
 
     @classmethod
     def of(cls, unit: str, stage: int, gradient: Any, direct: Any, end: Any, scale: float = 1.0) -> GradientSignal:
-        """Return the entry of a unit from ∂E/∂x_l, its direct term, and ∂E/∂x_L, each times `scale`."""
+        """Return the entry of a unit for ∂E/∂x_l, its direct term and ∂E/∂x_L, all multiplied by `scale`."""
         g, d, last = (as_float64(tensor) for tensor in (gradient, direct, end))
         lengths = float(np.linalg.norm(g) * np.linalg.norm(last))
         cosine = float(np.vdot(g, last)) / lengths if g.shape == last.shape and lengths else None
@@ -93,10 +94,10 @@ class GradientSignal:
 
 
 def loss_scale(x: Any) -> float:
-    """Return what to multiply E by while it is differentiated at x.
+    """Return the factor of E during differentiation at x.
 
-    That of a mean over many images has values that float16 rounds to zero, the more so in a trained network: they are
-    lifted by as much as Keras's `LossScaleOptimizer` begins with. A power of two changes no digit.
+    In float16, gradients of a mean over many images underflow, especially in a trained network. The factor is the
+    initial scale of Keras's `LossScaleOptimizer`, a power of two, which changes no digit.
     """
     return 2.0**15 if keras.backend.standardize_dtype(x.dtype) == "float16" else 1.0
 
@@ -109,7 +110,7 @@ def loss_gradient(
     loss: Callable[[Any, Any], Any] | None = None,
     scale: float = 1.0,
 ) -> Any:
-    """Return ∂(scale · E)/∂x at the output of the last unit; the other arguments as in `gradient_signal`."""
+    """Return ∂(scale · E)/∂x at the output of the last unit; the other arguments are those of `gradient_signal`."""
     if loss is None:
         outputs = chain.after(x, training)
         loss = _cross_entropy(chain, outputs)
@@ -122,33 +123,33 @@ def loss_gradient(
 
 
 def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
-    """Refuse labels that the cross-entropy of outputs of this shape cannot be computed with.
+    """Check that labels fit the sparse cross-entropy of outputs of this shape.
 
     Raises:
-        InputError: not whole numbers, not one an output, or one that is no class.
+        InputError: the labels are not integers, not one per output, or outside the classes.
     """
-    found = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(labels)))
+    array = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(labels)))
     *outputs, classes = shape
-    if found.shape == shape:
-        raise InputError("the labels are one-hot; give the number of each class, labels.argmax(-1)")
-    if found.shape != tuple(outputs):
-        raise InputError(f"there are labels of shape {found.shape} for outputs of {tuple(outputs)}; give one for each")
-    if not np.issubdtype(found.dtype, np.integer) and (found != np.floor(found)).any():
-        raise InputError("the labels are no whole numbers; give the number of each class")
-    if found.size and not (found.min() >= 0 and found.max() < classes):
-        wrong = found.min() if found.min() < 0 else found.max()
-        raise InputError(f"label {wrong:g} is none of {classes} classes; give numbers from 0 to {classes - 1}")
+    if array.shape == shape:
+        raise InputError("the labels are one-hot; pass class numbers: labels.argmax(-1)")
+    if array.shape != tuple(outputs):
+        raise InputError(f"the labels have shape {array.shape}; pass one label for each output, shape {tuple(outputs)}")
+    if not np.issubdtype(array.dtype, np.integer) and (array != np.floor(array)).any():
+        raise InputError("the labels are not integers; pass class numbers")
+    if array.size and not (array.min() >= 0 and array.max() < classes):
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"label {wrong:g} is outside [0, {classes}); pass class numbers from 0 to {classes - 1}")
 
 
 def _cross_entropy(chain: Chain, outputs: Any) -> Callable[[Any, Any], Any]:
-    """Return the cross-entropy of what the model's outputs are: probabilities, or else logits.
+    """Return the cross-entropy from probabilities, if the outputs are distributions, or else from logits.
 
-    The outputs themselves say which: a softmax can be a layer, an activation, an operation, or inside another model.
+    The values decide: a softmax can be a layer, an activation, an operation, or inside a nested model.
     """
     if "sigmoid" in chain.activation:
         raise InputError(
-            f"{chain.name} ends in a {chain.activation}, whose outputs are neither logits nor the probabilities of "
-            "one class out of several; give the loss that it is trained with (loss=)"
+            f"{chain.name} ends in a {chain.activation}, so its outputs are neither logits nor class probabilities; "
+            "pass the training loss as loss="
         )
     values = as_float64(outputs)
     is_distribution = (values >= 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=1e-2)

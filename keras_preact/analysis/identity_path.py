@@ -1,9 +1,9 @@
 """A linter for any residual network: it reports what is on the shortcuts and after the additions.
 
-It reads the graph of a functional Keras model. An addition of two tensors that come from one is a residual unit. Of
-the ways from the split to the addition, the one that leaves the values alone is the shortcut; if none does, the one
-with the fewest weights. Only what is known to leave the values alone passes. Everything else is reported, unknown
-layers too.
+It reads the graph of a functional Keras model. An addition of two tensors with a common ancestor is a residual unit.
+Its shortcut is the route from the split to the addition that leaves the values unchanged, or else the one with the
+fewest weight layers. Only operations that are known to leave the values unchanged pass. All others are reported,
+unknown layers included.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.analysis.additions import Addition, Paths, additions, is_part
+from keras_preact.analysis.additions import Addition, Paths, additions, is_partial_sum
 from keras_preact.analysis.identity_rules import (
     ACTIVATION,
     DROPOUT,
@@ -39,14 +39,14 @@ from keras_preact.layers.shortcuts import ConstantScaling, DropoutShortcut, Iden
 
 @dataclass(frozen=True)
 class UnitPath:
-    """What is on the identity path of one residual unit.
+    """The identity path of one residual unit.
 
     Attributes:
-        unit: name of the unit, or of its addition, after the names of the models that it is in.
-        before_split: what is between the previous addition and the split.
-        shortcut: what is on the shortcut.
+        unit: name of the unit or of its addition, prefixed with the names of enclosing models.
+        before_split: names of the operations between the previous addition and the split.
+        shortcut: names of the operations on the shortcut.
         faults: one sentence each; empty if the path is the identity, or a projection that changes the shape.
-        copies: how many units are meant: more than 1 in a `UnitStack`, whose units are alike.
+        copies: number of units in a `UnitStack`, which are identical; otherwise 1.
     """
 
     unit: str
@@ -62,8 +62,8 @@ class IdentityPath:
 
     Attributes:
         model: name of the model.
-        units: in the order of the graph.
-        unread: custom layers outside of the units that may have units in their `call`, which cannot be read.
+        units: the units in the order of the graph.
+        unread: custom layers outside the units; their `call`, which cannot be read, may contain units.
     """
 
     model: str
@@ -72,11 +72,11 @@ class IdentityPath:
 
     @property
     def is_clear(self) -> bool:
-        """Whether nothing is on the identity path of the units; of what is in `unread` nothing is known."""
+        """Whether no unit has a fault. The layers in `unread` are not checked."""
         return not any(unit.faults for unit in self.units)
 
     def __str__(self) -> str:
-        """Return the report: one line for each fault, with the units that have it."""
+        """Return the report: one line per fault, with the units that have it."""
         count = _count(self.units)
         bad = _count(unit for unit in self.units if unit.faults)
         by_fault: dict[str, list[UnitPath]] = {}
@@ -85,41 +85,41 @@ class IdentityPath:
                 by_fault.setdefault(fault, []).append(unit)
         first = f"{bad} of {count} residual units have something on the identity path"
         lines = [f"{self.model}: " + (first if bad else f"{count} residual units, and nothing on the identity path")]
-        lines += [f"  {_who(units, count)}: {fault}" for fault, units in by_fault.items()]
-        return "\n".join(lines + [f"  not looked into: {_list(self.unread)}"] * bool(self.unread))
+        lines += [f"  {_units_in_words(units, count)}: {fault}" for fault, units in by_fault.items()]
+        return "\n".join(lines + [f"  not checked: {_list(self.unread)}"] * bool(self.unread))
 
 
 def _count(units: Iterable[UnitPath]) -> int:
     return sum(unit.copies for unit in units)
 
 
-def _who(units: Sequence[UnitPath], of: int) -> str:
+def _units_in_words(units: Sequence[UnitPath], total: int) -> str:
     """Return the units that share a fault, in words."""
     names = [unit.unit + (f" ({unit.copies} units)" if unit.copies > 1 else "") for unit in units]
-    if len(names) > 1 and _count(units) == of:
-        return f"all {of} units"
+    if len(names) > 1 and _count(units) == total:
+        return f"all {total} units"
     return _list(names, f"{_count(units)} units")
 
 
 def _list(names: Sequence[str], many: str = "") -> str:
-    """Return names in a row; only the first and the last of many."""
+    """Return a list of names; of more than three, only the first and the last."""
     return ", ".join(names) if len(names) <= 3 else f"{many or len(names)}, {names[0]} to {names[-1]}"
 
 
 def check_identity_path(model: keras.Model) -> IdentityPath:
     """Report what is on the shortcuts and after the additions of a residual network.
 
-    Only the identity passes, with casts, what changes nothing but the shape, and on the shortcut of a unit that
-    changes the shape one projection, pooling or padding that does so. What follows the last addition is the head,
-    and is not checked.
+    The identity passes, and so do casts and operations that only change the shape. A unit that changes the shape may
+    have one projection, pooling or padding on its shortcut. Layers after the last addition are the head and are not
+    checked.
 
     Args:
-        model: any functional Keras model, of this package's layers, of Keras's, or of both. Models inside it are
-            checked with it. A custom layer that hides an addition in its `call` is not seen as a unit; the report
-            names those that may.
+        model: any functional Keras model, made of layers of this package, of Keras, or of both. Nested models are
+            checked too. A custom layer that hides an addition in its `call` is not recognized as a unit; the report
+            names layers that may.
 
     Raises:
-        InputError: not a functional model, or one that adds no layers with weights to what they came from.
+        InputError: the model is not functional, or none of its additions joins layers with weights to their input.
 
     Example:
 
@@ -136,7 +136,7 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     unread = _unread(paths)
     if not units:
         raise InputError(
-            f"{model.name} has no residual units: its graph adds no layers with weights to what they came from"
+            f"{model.name} has no residual units: no addition in its graph joins layers with weights to their input"
             + (f", and the calls of its custom layers cannot be read ({_list(unread)})" if unread else "")
         )
     return IdentityPath(model.name, units, unread)
@@ -145,7 +145,7 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
 def _units(paths: Paths) -> Iterator[UnitPath]:
     sums = dict[int, Addition]()
     for call in paths.graph:
-        if is_part(call, paths, sums):
+        if is_partial_sum(call, paths, sums):
             continue
         for found in additions(call, paths, sums):
             before = None
@@ -157,7 +157,7 @@ def _units(paths: Paths) -> Iterator[UnitPath]:
 
 
 def _unread(paths: Paths) -> tuple[str, ...]:
-    """Return the custom layers that may have units inside: they hold other layers, or are called on several tensors."""
+    """Return the custom layers that may contain units: they have weights inside, or are called on several tensors."""
     return tuple(
         f"{call.name} ({type(call.operation).__name__})"
         for call in paths.graph
@@ -169,19 +169,19 @@ def _unread(paths: Paths) -> tuple[str, ...]:
 
 
 def _judge(found: Addition, before: list[Call] | None) -> UnitPath:
-    """Return what is on the path of a unit that is written in the graph, layer by layer."""
+    """Return the identity path of a unit that consists of separate layers."""
     changes_shape = does_change_shape(found.shortcut, found.split, found.output)
-    faults = list(_before_split(before or [], changes_shape))
-    faults += _on_shortcut(offenders_on(found.shortcut, changes_shape), changes_shape)
+    faults = list(_faults_before_split(before or [], changes_shape))
+    faults += _faults_on_shortcut(offenders_on(found.shortcut, changes_shape), changes_shape)
     if isinstance(found.operation, Shortcut):
-        faults += _of_shortcut(found.operation)
+        faults += _shortcut_faults(found.operation)
     elif found.factor != 1:
         faults.append(f"scaled shortcut: {keras_name(found.operation)} adds {found.factor:g} times x")
     return UnitPath(found.name, _names(before or []), _names(found.shortcut), tuple(faults))
 
 
-def _before_split(section: Sequence[Call], changes_shape: bool = False) -> Iterator[str]:
-    """Yield what is wrong between an addition and the next split.
+def _faults_before_split(section: Sequence[Call], changes_shape: bool = False) -> Iterator[str]:
+    """Yield the faults between an addition and the next split.
 
     A unit that changes the shape may share its pre-activation with the shortcut: one norm, then one activation.
     """
@@ -194,26 +194,26 @@ def _before_split(section: Sequence[Call], changes_shape: bool = False) -> Itera
     activated = [*by_kind.pop(NORMALIZATION, []), *by_kind.pop(ACTIVATION, [])]
     if {NORMALIZATION, ACTIVATION} <= kinds(call.operation for call in offenders):
         yield (
-            f"activated shortcut: {_words(offenders)} between the previous addition and the split; the shortcut gets "
-            "it too, so give it the sum itself"
+            f"activated shortcut: {_words(offenders)} between the previous addition and the split; pass the sum "
+            "itself to the shortcut"
         )
     elif activated:
         yield f"after the previous addition: {_words(activated)}; f is not the identity"
-    for kind, says in (
+    for kind, fault in (
         (WEIGHTS, "between the previous addition and the split; f is not the identity"),
         (SCALING, "scales the sum before the split"),
         (DROPOUT, "drops values of the sum before the split"),
-        (OTHER, "between the previous addition and the split is not known to leave the sum as it is"),
+        (OTHER, "between the previous addition and the split is not known to leave the sum unchanged"),
     ):
         if kind in by_kind:
-            yield f"{_words(by_kind[kind])} {says}"
+            yield f"{_words(by_kind[kind])} {fault}"
 
 
-def _on_shortcut(offenders: Sequence[Call], changes_shape: bool) -> Iterator[str]:
-    """Yield what is wrong on a shortcut, by kinds."""
+def _faults_on_shortcut(offenders: Sequence[Call], changes_shape: bool) -> Iterator[str]:
+    """Yield the faults on a shortcut, by kind."""
     by_kind = _by_kind(offenders)
     if WEIGHTS in by_kind:
-        where = "the shortcut besides the projection" if changes_shape else "a shortcut that changes no shape"
+        where = "the shortcut besides the projection" if changes_shape else "a shortcut between equal shapes"
         yield f"{_words(by_kind[WEIGHTS])} on {where}"
     activated = [*by_kind.get(NORMALIZATION, []), *by_kind.get(ACTIVATION, [])]
     if activated:
@@ -223,39 +223,39 @@ def _on_shortcut(offenders: Sequence[Call], changes_shape: bool) -> Iterator[str
     if DROPOUT in by_kind:
         yield f"dropout on the shortcut: {_words(by_kind[DROPOUT])}"
     if OTHER in by_kind:
-        yield f"{_words(by_kind[OTHER])} on the shortcut is not known to leave x as it is"
+        yield f"{_words(by_kind[OTHER])} on the shortcut is not known to leave x unchanged"
 
 
 def _judge_unit(found: Addition, unit: ResidualLayer, before: list[Call] | None) -> UnitPath:
-    """Return what is on the path of a unit of this package: the unit says what it has."""
-    faults = list(_before_split(before or []))
-    faults += _own_methods(found.operation, unit)
-    faults += _of_shortcut(unit.shortcut, unit.changes_shape)
-    if unit.shares_preactivation and unit.first and not unit.changes_shape and before is not None:
-        faults.append(f"activated shortcut: {_layer_words(unit.first)} before the split; give it the sum itself")
-    if unit.last:
-        faults.append(f"after the addition: {_layer_words(unit.last)}; f is not the identity")
+    """Return the identity path of a unit of this package, from the unit's own attributes."""
+    faults = list(_faults_before_split(before or []))
+    faults += _overridden_methods(found.operation, unit)
+    faults += _shortcut_faults(unit.shortcut, unit.changes_shape)
+    if unit.shares_preactivation and unit.preact and not unit.changes_shape and before is not None:
+        faults.append(f"activated shortcut: {_layer_words(unit.preact)} before the split; pass the sum itself")
+    if unit.postact:
+        faults.append(f"after the addition: {_layer_words(unit.postact)}; f is not the identity")
     names = () if unit.shortcut.keeps_identity else (type(unit.shortcut).__name__,)
     return UnitPath(found.name, _names(before or []), names, tuple(faults), found.copies)
 
 
-def _own_methods(*layers: Any) -> Iterator[str]:
-    """Yield what a subclass of a unit or of a block has of its own where the identity path runs through."""
+def _overridden_methods(*layers: Any) -> Iterator[str]:
+    """Yield the methods on the identity path that third-party subclasses of a unit or block override."""
     for layer in dict.fromkeys(layers):
         for name in ("call", "terms", "preactivate", "add", "after_addition"):
             method = getattr(type(layer), name, None)
             if method is not None and not is_ours(method):
-                yield f"{type(layer).__name__}.{name} is not known to leave x as it is"
+                yield f"{type(layer).__name__}.{name} is not known to leave x unchanged"
 
 
-def _of_shortcut(shortcut: Shortcut, changes_shape: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a shortcut layer of this package, or of a class made from one."""
+def _shortcut_faults(shortcut: Shortcut, changes_shape: bool = False) -> Iterator[str]:
+    """Yield the faults of a shortcut layer of this package or of a subclass."""
     kind = type(shortcut)
     if not is_ours(kind):
-        yield f"the shortcut {kind.__name__} is not known to leave x as it is"
+        yield f"the shortcut {kind.__name__} is not known to leave x unchanged"
     elif isinstance(shortcut, ConvShortcut):
         if not changes_shape:
-            yield "Conv2D on a shortcut that changes no shape"
+            yield "Conv2D on a shortcut between equal shapes"
     elif isinstance(shortcut, DropoutShortcut):
         if shortcut.rate:
             yield f"dropout on the shortcut: rate {shortcut.rate:g}"
@@ -267,7 +267,7 @@ def _of_shortcut(shortcut: Shortcut, changes_shape: bool = False) -> Iterator[st
 
 
 def _by_kind(offenders: Sequence[Call]) -> dict[str, list[Call]]:
-    """Return calls by what they do to a signal; one that normalizes and activates is a normalization."""
+    """Group calls by their effect; one that normalizes and activates counts as a normalization."""
     found: dict[str, list[Call]] = {}
     for call in offenders:
         kind = next(kind for kind in (NORMALIZATION, WEIGHTS, SCALING, DROPOUT, ACTIVATION, OTHER)
@@ -277,7 +277,7 @@ def _by_kind(offenders: Sequence[Call]) -> dict[str, list[Call]]:
 
 
 def _name(operation: Any) -> str:
-    """Return the name of the class, or of an `Activation` that of its function."""
+    """Return the name of an operation's class, or of the function of an `Activation`."""
     name = type(operation).__name__
     return getattr(operation.activation, "__name__", name) if name == "Activation" else name
 
@@ -291,6 +291,6 @@ def _words(section: Iterable[Call]) -> str:
 
 
 def _layer_words(layers: Iterable[Any]) -> str:
-    """Return layers of a unit by Keras's names: a `PreActivation` is two layers of those."""
-    words = "BatchNormalization, ReLU"
-    return ", ".join(words if isinstance(layer, PreActivation) else _name(layer) for layer in layers)
+    """Return the layers of a unit by Keras's names: a `PreActivation` is two of Keras's layers."""
+    names = ("BatchNormalization, ReLU" if isinstance(layer, PreActivation) else _name(layer) for layer in layers)
+    return ", ".join(names)

@@ -1,4 +1,4 @@
-"""What operations do to the values on an identity path. Only what is known to leave them alone passes."""
+"""Effects of operations on an identity path. Only those known to leave the values unchanged pass."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 
 from keras_preact.layers.graph import Call, keras_name
 
-# What passes, by the names of Keras's own classes; a subclass, or another library's class of that name, does not.
 NORMALIZATION, ACTIVATION, WEIGHTS, SCALING, DROPOUT, OTHER = (
     "normalization", "activation", "weights", "scaling", "dropout", "other",
 )  # fmt: skip
 
+# Names of Keras's own classes. A subclass, or another library's class of the same name, does not pass.
 _REORDERS = {"Permute", "Transpose", "Swapaxes", "Moveaxis"}
 RESHAPES = {"Reshape", "Flatten", "Ravel", "ExpandDims", "Squeeze"} | _REORDERS
-_KEEPS = {"Identity", "Cast", "Copy", "ActivityRegularization"} | RESHAPES
-_DROPS = {"Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"}
-# What a shortcut may have besides where it has to change the shape, if this call of it does so.
+_VALUE_PRESERVING = {"Identity", "Cast", "Copy", "ActivityRegularization"} | RESHAPES
+_DROPOUTS = {"Dropout", "SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D"}
+# A shortcut that must change the shape may contain these, if the call changes the shape.
 _PROJECTIONS = {"Dense", "EinsumDense", "Projection"} | {
     f"{kind}{n}D{suffix}"
     for n in (1, 2, 3)
     for kind, suffix in (("Conv", ""), ("Conv", "Transpose"), ("DepthwiseConv", ""), ("SeparableConv", ""))
 }
-_RESAMPLES = {"GetItem", "Slice", "Split", "Pad", "Concatenate", "AveragePool", "MaxPool"} | {
+_RESAMPLING = {"GetItem", "Slice", "Split", "Pad", "Concatenate", "AveragePool", "MaxPool"} | {
     f"{kind}{n}D"
     for n in (1, 2, 3)
     for kind in (
@@ -35,7 +35,7 @@ _RESAMPLES = {"GetItem", "Slice", "Split", "Pad", "Concatenate", "AveragePool", 
     )
 } | {"OptionA", "ConstantPadding2D"}  # fmt: skip
 _NORMS = {"BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization", "BatchNorm"}
-# What the rest is called in a report, by words in the name of its class, lower case; the first that is found decides.
+# Kinds of all other operations, by parts of their class names in lower case; the first match decides.
 _KINDS = (
     (NORMALIZATION, ("norm",)),
     (DROPOUT, ("dropout", "droppath", "stochasticdepth")),
@@ -45,10 +45,10 @@ _KINDS = (
 )
 
 
-def does_change_shape(way: Sequence[Call], start: Any, end: Any) -> bool:
-    """Return whether two tensors differ in shape, or, at an open size, whether a stride is between them."""
+def does_change_shape(route: Sequence[Call], start: Any, end: Any) -> bool:
+    """Return whether two tensors differ in shape or, if sizes are unknown, whether a call between them is strided."""
     return tuple(start.shape[1:]) != tuple(end.shape[1:]) or any(
-        None in call.inputs[0].shape[1:] and _is_strided(call.operation) for call in way
+        None in call.inputs[0].shape[1:] and _is_strided(call.operation) for call in route
     )
 
 
@@ -62,34 +62,34 @@ def _is_strided(operation: Any) -> bool:
     return max(strides if isinstance(strides, (tuple, list)) else (strides,)) > 1
 
 
-def offenders_on(way: Sequence[Call], changes_shape: bool) -> list[Call]:
-    """Return the calls on a way that are not known to leave the values alone.
+def offenders_on(route: Sequence[Call], changes_shape: bool) -> list[Call]:
+    """Return the calls on a route that are not known to leave the values unchanged.
 
-    Where the shape has to change, a projection or a resampling that changes it is none, nor the normalization of a
+    If the shape must change, the route may change it by a projection or by resampling, and may normalize the
     projection's output.
     """
     found, projected = [], False
-    for call in way:
+    for call in route:
         name = trusted_name(call.operation)
         if changes_shape and reshapes(call) and (_projects(call) or _resamples(call)):
             projected = projected or name in _PROJECTIONS
         elif not (
-            _keeps_values(call)
+            _preserves_values(call)
             or (changes_shape and ((projected and name in _NORMS) or name == "ZerosLike"))  # zeros for new channels
         ):
             found.append(call)
-    for section in _moves(way) if changes_shape else [way]:
-        if not found and not _keeps_order(section):
+    for section in _closed_moves(route) if changes_shape else [route]:
+        if not found and not _preserves_order(section):
             found = [call for call in section if keras_name(call.operation) in _REORDERS] or list(section)
     return found
 
 
-def _moves(way: Sequence[Call]) -> Iterator[list[Call]]:
-    """Yield the calls between others on a way that move values and return them in the shape that they came in."""
-    for moves, section in itertools.groupby(way, _keeps_values):
-        between = list(section)
-        if moves and tuple(between[0].inputs[0].shape) == tuple(between[-1].outputs[0].shape):
-            yield between
+def _closed_moves(route: Sequence[Call]) -> Iterator[list[Call]]:
+    """Yield each run of calls that only move values, if it ends in the shape in which it began."""
+    for preserved, group in itertools.groupby(route, _preserves_values):
+        section = list(group)
+        if preserved and tuple(section[0].inputs[0].shape) == tuple(section[-1].outputs[0].shape):
+            yield section
 
 
 def _projects(call: Call) -> bool:
@@ -97,7 +97,7 @@ def _projects(call: Call) -> bool:
 
 
 def _resamples(call: Call) -> bool:
-    """Return whether a call leaves out values, averages them, or adds zeros: no other values, no other order."""
+    """Return whether a call only selects, averages or zero-pads values, in their order."""
     operation = call.operation
     if keras_name(operation) == "Pad":
         return operation.mode == "constant" and not any(call.args[1:]) and not any(call.kwargs.values())
@@ -106,33 +106,33 @@ def _resamples(call: Call) -> bool:
         return all(isinstance(part, int | slice | type(None) | type(...)) for part in parts) and all(
             (part.step or 1) > 0 for part in parts if isinstance(part, slice)
         )
-    return trusted_name(operation) in _RESAMPLES
+    return trusted_name(operation) in _RESAMPLING
 
 
-def _keeps_values(call: Call) -> bool:
-    """Return whether a call is known to return the values that it is given, in another shape or float type at most."""
+def _preserves_values(call: Call) -> bool:
+    """Return whether a call is known to return its input values, at most in another shape or float type."""
     operation, name = call.operation, keras_name(call.operation)
     if len(call.inputs) != 1 or not all(keras.backend.is_float_dtype(tensor.dtype) for tensor in call.outputs):
         return False
     return (
-        name in _KEEPS
-        or (name in _DROPS and operation.rate == 0)
+        name in _VALUE_PRESERVING
+        or (name in _DROPOUTS and operation.rate == 0)
         or (name == "Activation" and operation.activation is keras.activations.linear)
     )
 
 
-def _keeps_order(way: Sequence[Call]) -> bool:
-    """Return whether values that are only moved are in their old order at the end: numbered values show it.
+def _preserves_order(route: Sequence[Call]) -> bool:
+    """Return whether moved values end up in their original order, by moving numbered values.
 
-    A transposition may be undone later on the way, and two reshapes around one may leave the shape as it was.
+    The shapes do not tell: a later transposition may undo an earlier one, and reshapes around one may hide it.
     """
-    if not any(keras_name(call.operation) in _REORDERS for call in way):
+    if not any(keras_name(call.operation) in _REORDERS for call in route):
         return True
-    shape = [2 if size is None else size for size in way[0].inputs[0].shape]
+    shape = [2 if size is None else size for size in route[0].inputs[0].shape]
     start = np.arange(np.prod(shape), dtype="int32").reshape(shape)
-    values = {id(way[0].inputs[0]): keras.ops.convert_to_tensor(start)}
+    values = {id(route[0].inputs[0]): keras.ops.convert_to_tensor(start)}
     try:
-        for call in way:
+        for call in route:
             if keras_name(call.operation) in RESHAPES:
 
                 def value(leaf: Any) -> Any:
@@ -144,7 +144,7 @@ def _keeps_order(way: Sequence[Call]) -> bool:
                 values[id(call.outputs[0])] = values[id(call.inputs[0])]
     except (TypeError, ValueError, KeyError):
         return False
-    end = keras.ops.convert_to_numpy(values[id(way[-1].outputs[0])])
+    end = keras.ops.convert_to_numpy(values[id(route[-1].outputs[0])])
     return bool(np.array_equal(end.ravel(), start.ravel()))
 
 
@@ -153,7 +153,7 @@ def is_ours(kind: Any) -> bool:
 
 
 def trusted_name(operation: Any) -> str:
-    """Return the name of a class of Keras's or of this package; `""` for any other."""
+    """Return the class name of an operation of Keras or of this package; `""` for any other."""
     return keras_name(operation) or (type(operation).__name__ if is_ours(type(operation)) else "")
 
 
@@ -163,7 +163,7 @@ def _is_linear(operation: Any) -> bool:
 
 
 def kinds(operations: Iterable[Any]) -> set[str]:
-    """Return what operations or layers do to a signal, as far as the names of their classes say.
+    """Return the effects of operations or layers on a signal, judged by their class names.
 
     >>> sorted(kinds([keras.layers.ReLU(), keras.layers.Conv2D(1, 1)])), kinds([keras.layers.Flatten()])
     (['activation', 'weights'], {'other'})
@@ -171,10 +171,10 @@ def kinds(operations: Iterable[Any]) -> set[str]:
     found: set[str] = set()
     for operation in operations:
         name = type(operation).__name__.lower()
-        own = {next((kind for kind, words in _KINDS if any(word in name for word in words)), OTHER)}
-        if isinstance(operation, keras.layers.BatchNormalization):  # a PreActivation is one, whatever its name
-            own = {NORMALIZATION}
+        effects = {next((kind for kind, words in _KINDS if any(word in name for word in words)), OTHER)}
+        if isinstance(operation, keras.layers.BatchNormalization):  # PreActivation is a subclass
+            effects = {NORMALIZATION}
         if not _is_linear(operation):
-            own = (own - {OTHER}) | {ACTIVATION}
-        found |= own
+            effects = (effects - {OTHER}) | {ACTIVATION}
+        found |= effects
     return found

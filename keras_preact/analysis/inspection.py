@@ -1,4 +1,4 @@
-"""The propagation report of one network: everything that the analysis says of it, as JSON and as a page."""
+"""The propagation report of one network, as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from keras_preact.errors import InputError
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
-    """What was found of a network.
+    """The measurements of one network.
 
     Attributes:
-        model: its name.
-        state: how far it is trained, in words.
-        images: what it was shown, in words.
-        path: the report of the identity linter, in words.
-        forward, gradient, sums, dead, lesions: entries of the functions of `keras_preact.analysis`.
+        model: name of the model.
+        state: its state of training, in words.
+        images: the inputs, in words.
+        path: the report of `check_identity_path`, as text.
+        forward, gradient, sums, dead, lesions: results of the functions of `keras_preact.analysis`.
     """
 
     model: str
@@ -54,20 +54,20 @@ class Inspection:
 
     @property
     def unrolled_error(self) -> float:
-        """The greatest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage; NaN where no unit passes x_l on."""
+        """The largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage; NaN if no unit passes x_l on unchanged."""
         return max((entry.error for entry in self.sums), default=math.nan)
 
     @property
     def gradient_ratio(self) -> float:
-        """‖∂E/∂x_l‖ at the first unit over that at the output of the last; NaN where that is 0."""
+        """‖∂E/∂x_l‖ at the first unit over that at the output of the last; NaN if the latter is 0."""
         return self.gradient[0].norm / (self.gradient[-1].norm or math.nan)
 
     @property
     def direct_ratio(self) -> float:
         """Norm of the first term of Eq. (5) at the last stage over ‖∂E/∂x_L‖: 1 along an identity path.
 
-        At the first of its units that passes x_l on: one that changes the shape is no part of the equation. NaN where
-        there is none, or no gradient.
+        Measured at the stage's first unit that passes x_l on unchanged: Eq. (5) does not cover changes of shape. NaN if
+        there is no such unit or the gradient is zero.
         """
         end = self.gradient[-1]
         passing = {entry.unit for entry in self.sums if entry.stage == end.stage}
@@ -81,16 +81,16 @@ def inspect_model(
     """Measure a network.
 
     Args:
-        model: a functional model whose residual units follow one another.
-        images: as the model takes them (batch, height, width, channels).
+        model: functional model whose residual units form a chain.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         labels: class numbers (batch,).
-        shown: what the images are, in words.
-        state: how far the model is trained, in words. Default `"at initialization"`.
+        shown: the images, in words.
+        state: the model's state of training, in words. Default `"at initialization"`.
 
     Raises:
-        InputError: a model without such units.
+        InputError: the model has no chain of residual units.
     """
-    chain = Chain.of(model)  # once for all, and before anything is computed
+    chain = Chain.of(model)  # first, so that an unsuitable model fails at once
     return Inspection(
         model.name,
         state,
@@ -105,7 +105,7 @@ def inspect_model(
 
 
 def write_inspection(inspection: Inspection, folder: Path) -> Path:
-    """Write `inspection.json` and `inspection.html`, which holds its figures; return the page's path."""
+    """Write `inspection.json` and `inspection.html`, which contains the figures; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "inspection.json").write_text(_json(dataclasses.asdict(inspection)), encoding="utf-8")
     page = folder / "inspection.html"
@@ -114,7 +114,7 @@ def write_inspection(inspection: Inspection, folder: Path) -> Path:
 
 
 def _json(data: dict[str, Any]) -> str:
-    """Return an inspection as JSON, one unit a line, with 7 digits: small at a thousand layers, and easy to compare."""
+    """Return an inspection as JSON, one unit per line, with 7 digits: compact at a thousand layers, easy to diff."""
     data = json.loads(json.dumps(data), parse_float=lambda number: float(f"{float(number):.7g}"))
     entries = []
     for key, value in data.items():
@@ -127,10 +127,10 @@ def _json(data: dict[str, Any]) -> str:
 
 
 def read_inspection(folder: Path) -> Inspection:
-    """Return what `write_inspection` wrote into a folder.
+    """Read the inspection that `write_inspection` wrote to a folder.
 
     Raises:
-        InputError: there is no inspection, or it cannot be read.
+        InputError: the folder has no inspection, or it cannot be read.
     """
     path = folder / "inspection.json"
     try:
@@ -141,7 +141,7 @@ def read_inspection(folder: Path) -> Inspection:
             data[key] = [kind(**entry) for entry in data[key]]
         return Inspection(**data)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{path} cannot be read as an inspection: {error}; write it again with `inspect`") from None
+        raise InputError(f"{path} cannot be read as an inspection: {error}; run `keras-preact inspect` again") from None
 
 
 _ENTRIES: dict[str, Any] = {
@@ -163,11 +163,11 @@ def _page(found: Inspection) -> str:
     ]
     dead = max((entry.zeros for entry in found.dead), default=None)
     sentences = [
-        f"The network is {found.state}. Shown to it: {found.images}. "
-        "Batch norm used their statistics, except where units are left out.",
-        f"Eq. (4), x_L = x_l + ΣF, holds within each stage but for {found.unrolled_error:.2g} of ‖x_L‖ at most."
+        f"State of the network: {found.state}. Inputs: {found.images}. "
+        "Batch norm used their statistics, except in the figure of units left out.",
+        f"Within a stage, x_L deviates from x_l + ΣF of Eq. (4) by at most {found.unrolled_error:.2g} of its norm."
         if found.sums
-        else "No unit passes x on: Eq. (4) says nothing here.",
+        else "No unit passes x on unchanged, so Eq. (4) does not apply.",
         "No unit ends in a ReLU."
         if dead is None
         else f"The ReLU after the addition sets up to {100 * dead:.0f} % of a unit's output to zero.",
@@ -198,9 +198,9 @@ def _table(found: Inspection) -> str:
         "var x",
         "‖F‖",
         "var F",
-        "share of identity",
+        "identity share",
         "‖∂E/∂x‖",
-        "direct",
+        "direct term",
         "through weights",
         "cosine",
     )

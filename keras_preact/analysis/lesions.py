@@ -1,6 +1,6 @@
-"""Residual networks as ensembles of paths (Veit, Wilber, Belongie 2016): units left out, swapped; path lengths.
+"""Residual networks as ensembles of paths (Veit, Wilber, Belongie 2016): units left out, units swapped, path lengths.
 
-A unit left out keeps its shortcut and loses F: what then goes on is f(h(x_l)).
+A unit that is left out keeps its shortcut and loses F: its output is f(h(x_l)).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from keras_preact.errors import InputError
 
 
 def leave_out(model: keras.Model | Chain, images: Any, labels: Any) -> list[Lesion]:
-    """Return the test error with each unit left out in turn, and first that of the whole network.
+    """Return the test error of the whole network, then with each unit left out in turn.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         labels: class numbers (batch,).
 
     Raises:
-        InputError: a model without such units.
+        InputError: the model has no chain of residual units.
 
     Example:
 
@@ -42,20 +42,20 @@ def leave_out(model: keras.Model | Chain, images: Any, labels: Any) -> list[Lesi
     chain, x = Chain.of(model).start(images)
     passes = list(chain.passes(x))
     lesions = [Lesion("none", 0, *_errors(chain, passes[-1][2].output, labels))]
-    for first in range(0, len(passes), _TOGETHER):
-        group = range(first, min(first + _TOGETHER, len(passes)))
+    for first in range(0, len(passes), _LESIONS_AT_ONCE):
+        group = range(first, min(first + _LESIONS_AT_ONCE, len(passes)))
         links = [chain.links[place] for place in group]
         errors = _errors(chain, _each_left_out(passes, group), labels, len(group))
         lesions += [Lesion(link.name, link.stage, error) for link, error in zip(links, errors, strict=True)]
     return lesions
 
 
-_TOGETHER = 16
-"""Lesions that pass the rest of the network as one batch: at a thousand layers, calls cost more than what they do."""
+_LESIONS_AT_ONCE = 16
+"""Lesions that share a pass through later units: at a thousand layers, small batches spend most time on overhead."""
 
 
 def _each_left_out(passes: Sequence[Pass], group: range) -> Any:
-    """Return the outputs of the last unit with each unit of the group left out, one after the other, as one batch."""
+    """Return the outputs of the last unit with each unit of the group left out in turn, as one batch."""
     outputs = None
     for place, (link, x, terms) in enumerate(passes[group.start :], start=group.start):
         batches = [] if outputs is None else [link.for_copies(min(place - group.start, len(group)))(outputs)]
@@ -67,10 +67,10 @@ def _each_left_out(passes: Sequence[Pass], group: range) -> Any:
 
 @dataclass(frozen=True)
 class Lesion:
-    """What a change at test time does.
+    """The test error without one unit.
 
     Attributes:
-        unit: the unit that is left out, or `none`.
+        unit: name of the unit left out, or `none`.
         stage: number of its stage, from 1; 0 for none.
         error: test error, %.
     """
@@ -86,14 +86,14 @@ def swap(
     """Return the test error after random swaps of units of equal shape.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         labels: class numbers (batch,).
-        swaps: how many pairs are exchanged, one after the other.
-        seed: of the choice of pairs. Default 0.
+        swaps: numbers of pairs to exchange; one result for each.
+        seed: seed of the choice of pairs. Default 0.
 
     Raises:
-        InputError: a model without such units, or without two of equal shape.
+        InputError: the model has no chain of residual units, or no two units of equal shape.
 
     Example:
 
@@ -110,7 +110,7 @@ def swap(
             rows.setdefault(link.stage, []).append(place)
     pairs = [(a, b) for row in rows.values() for i, a in enumerate(row) for b in row[i + 1 :]]
     if not pairs:
-        raise InputError(f"{chain.name} has no two units of equal shape: there is nothing to swap")
+        raise InputError(f"{chain.name} has no two units of equal shape to swap; use a deeper network")
     rng = np.random.default_rng(seed)
     results = []
     for count in swaps:
@@ -118,18 +118,18 @@ def swap(
         for a, b in rng.choice(pairs, size=count):
             order[a], order[b] = order[b], order[a]
         output = _run([chain.links[place] for place in order], start)
-        results.append(Swap(count, _order_kept(order, list(rows.values())), *_errors(chain, output, labels)))
+        results.append(Swap(count, _kendall_tau(order, list(rows.values())), *_errors(chain, output, labels)))
     return results
 
 
 @dataclass(frozen=True)
 class Swap:
-    """What swapping does.
+    """The test error after swaps.
 
     Attributes:
         swaps: number of pairs exchanged.
-        order_kept: Kendall's τ between the order of the units before and after, over pairs of one stage: 1 where it
-            is the same, −1 where it is reversed.
+        order_kept: Kendall's τ between the orders of the units before and after, over pairs within a stage: 1 if they
+            are equal, −1 if one is the reverse of the other.
         error: test error, %.
     """
 
@@ -138,7 +138,7 @@ class Swap:
     error: float
 
 
-def _order_kept(order: Sequence[int], rows: Sequence[Sequence[int]]) -> float:
+def _kendall_tau(order: Sequence[int], rows: Sequence[Sequence[int]]) -> float:
     signs = [np.sign(order[b] - order[a]) for row in rows for i, a in enumerate(row) for b in row[i + 1 :]]
     return float(np.mean(signs))
 
@@ -146,22 +146,23 @@ def _order_kept(order: Sequence[int], rows: Sequence[Sequence[int]]) -> float:
 def path_lengths(
     model: keras.Model | Chain, images: Any, labels: Any, samples: int = 10, training: bool = True, seed: int = 0
 ) -> list[PathLength]:
-    """Return, for every length of a path, how many paths have it and how much gradient comes along them.
+    """Return, for each path length, the share of paths that have it and the gradient along them.
 
-    A path takes at each unit either the shortcut or F; its length is the number of F. A network of n units has 2ⁿ
-    paths, C(n, k) of them of length k. The gradient along one is measured: from the loss back to the input of the
-    first unit, at each unit through F alone or along the shortcut alone, at the values of an ordinary pass.
+    At each unit a path takes either the shortcut or F; its length is the number of times that it takes F. A network
+    of n units has 2ⁿ paths, C(n, k) of them of length k. The gradient along a path is measured from the loss back to
+    the input of the first unit, at each unit through F alone or along the shortcut alone, with the activations of an
+    ordinary forward pass.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         labels: class numbers (batch,).
-        samples: random paths of each length. Default 10.
+        samples: number of random paths of each length. Default 10.
         training: whether batch norm uses the batch's statistics. Default `True`.
-        seed: of the choice of paths. Default 0.
+        seed: seed of the choice of paths. Default 0.
 
     Raises:
-        InputError: a model without such units.
+        InputError: the model has no chain of residual units.
 
     Example:
 
@@ -179,7 +180,7 @@ def path_lengths(
     mean_norms = []
     for length in range(n + 1):
         norms = []
-        for _ in range(samples if 0 < length < n else 1):  # there is one path of length 0, and one of length n
+        for _ in range(samples if 0 < length < n else 1):  # lengths 0 and n have one path each
             through, gradient = set(rng.choice(n, size=length, replace=False).tolist()), end
             for k in reversed(range(n)):
                 link, x, terms = passes[k]
@@ -198,10 +199,11 @@ class PathLength:
     """The paths of one length.
 
     Attributes:
-        length: number of residual branches on the path.
+        length: number of residual branches on a path.
         paths: share of all paths that have this length.
-        norm: mean norm of the gradient along one of them.
-        share: of all gradient, that along paths of this length: paths × norm, over the sum. 0 where the loss has none.
+        norm: mean norm of the gradient along such a path.
+        share: share of the gradient along paths of this length: paths × norm over its sum for all lengths; 0 if the
+            loss has no gradient.
     """
 
     length: int
@@ -217,10 +219,10 @@ def _run(links: Sequence[Link], x: Any) -> Any:
 
 
 def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
-    """Return the errors in % of the classes told from the last unit's outputs, of each of `count` batches in one."""
-    told = np.split(np.argmax(as_float64(chain.for_copies(count).after(x)), axis=-1), count)
-    right = np.asarray(labels)
-    right = right[..., 0] if right.shape == (*told[0].shape, 1) else right  # as keras.datasets has them
-    if right.shape != told[0].shape:
-        raise InputError(f"labels of shape {right.shape} are not a class number each of {told[0].shape}; reshape them")
-    return [float(100 * np.mean(batch != right)) for batch in told]
+    """Return the test error (%) of each of `count` batches, concatenated in x, the output of the last unit."""
+    predicted = np.split(np.argmax(as_float64(chain.for_copies(count).after(x)), axis=-1), count)
+    expected = np.asarray(labels)
+    expected = expected[..., 0] if expected.shape == (*predicted[0].shape, 1) else expected  # as in keras.datasets
+    if expected.shape != predicted[0].shape:
+        raise InputError(f"the labels have shape {expected.shape}; pass class numbers of shape {predicted[0].shape}")
+    return [float(100 * np.mean(batch != expected)) for batch in predicted]

@@ -1,10 +1,10 @@
-"""The paper's equations, measured on a real network: how signal and gradient pass its units.
+"""The paper's equations, measured on a real network: how signal and gradient pass through its units.
 
-Everything is computed by the network's own layers and by automatic differentiation. Nothing changes the network:
-moving averages and random states stay what they are. With `training=True` batch norm uses the batch's statistics,
-as in a training step; that is the default, because moving averages mean nothing before training.
+The network's own layers and automatic differentiation compute all values. The network does not change: moving averages
+and random states stay as they are. With `training=True`, batch norm uses the batch's statistics, as in a training step.
+That is the default because moving averages mean nothing before training.
 
-L, in Eq. (4) to (8), is the last unit of a stage: within a stage the shapes are equal, as the equations want.
+L in Eq. (4) to (8) is the last unit of a stage: the equations require equal shapes.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from keras_preact.layers.shortcuts import ConstantScaling
 
 
 def forward_signal(model: keras.Model | Chain, images: Any, training: bool = True) -> list[ForwardSignal]:
-    """Return norm, mean and variance of x_l and of F(x_l) at every unit, in order; of sequences without their padding.
+    """Return norm, mean and variance of x_l and F(x_l) at every unit, in order; padding of sequences is left out.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         training: whether batch norm uses the batch's statistics. Default `True`.
 
     Raises:
-        InputError: a model without such units.
+        InputError: the model has no chain of residual units.
 
-    Example: in a pre-activation network with F = 0, the signal passes as it is.
+    Example: in a pre-activation network with F = 0, the signal does not change.
 
     >>> from keras_preact.models import cifar_resnet
     >>> network = cifar_resnet(depth=14, zero_init_residual=True)
@@ -49,8 +49,8 @@ def forward_signal(model: keras.Model | Chain, images: Any, training: bool = Tru
     signals = []
     for link, x, terms in _passes(model, images, training):
         h, y = (_unpadded(term, link.mask) for term in (link.shortcut_term(terms, training), terms.y))
-        along, beside = np.linalg.norm(h), np.linalg.norm(y - h)
-        share = float(along / (along + beside)) if along + beside else 1.0
+        shortcut, branch = np.linalg.norm(h), np.linalg.norm(y - h)
+        share = float(shortcut / (shortcut + branch)) if shortcut + branch else 1.0
         before, residual = Moments.of(x, link.mask), Moments.of(terms.residual, link.mask)
         signals.append(ForwardSignal(link.name, link.stage, before, residual, share))
     return signals
@@ -58,12 +58,12 @@ def forward_signal(model: keras.Model | Chain, images: Any, training: bool = Tru
 
 @dataclass(frozen=True)
 class Moments:
-    """Of a batch of feature maps, or of sequences.
+    """Moments of a batch of feature maps or sequences.
 
     Attributes:
-        norm: √ of the mean of ‖·‖² over the images or sequences.
-        mean: of all values.
-        variance: of all values.
+        norm: root mean square of the norms of the images or sequences.
+        mean: mean of all values.
+        variance: variance of all values.
     """
 
     norm: float
@@ -72,7 +72,7 @@ class Moments:
 
     @classmethod
     def of(cls, tensor: Any, mask: Any = None) -> Moments:
-        """Return the moments of a tensor (batch, …), of its steps alone that a mask (batch, steps) keeps."""
+        """Return the moments of a tensor (batch, …), or only of the steps where `mask` (batch, steps) is true."""
         values = _unpadded(tensor, mask)
         return cls(float(np.sqrt((values**2).sum() / len(tensor))), float(values.mean()), float(values.var()))
 
@@ -82,11 +82,11 @@ class ForwardSignal:
     """The signal at one unit.
 
     Attributes:
-        unit: its name, `stage2_unit07`.
+        unit: name of the unit, for example `stage2_unit07`.
         stage: number of its stage, from 1.
         x: moments of its input x_l.
         residual: moments of F(x_l).
-        identity_share: ‖h(x_l)‖ / (‖h(x_l)‖ + ‖y_l − h(x_l)‖): how much of the sum has come along the shortcut.
+        identity_share: ‖h(x_l)‖ / (‖h(x_l)‖ + ‖y_l − h(x_l)‖): the share of the sum from the shortcut.
     """
 
     unit: str
@@ -97,18 +97,18 @@ class ForwardSignal:
 
 
 def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True) -> list[UnrolledSum]:
-    """Return, for every unit whose shortcut is given x_l, how far Eq. (4) is from holding: x_L − x_l − Σ F(x_i).
+    """Return the relative error of Eq. (4), x_L = x_l + Σ F(x_i), for every unit whose shortcut receives x_l.
 
-    In full pre-activation networks it holds but for the rounding of floats; where something scales the shortcut or
-    stands after the addition, it does not.
+    In full pre-activation networks it is a rounding error. It is large if the shortcut is scaled, or if a layer
+    follows the addition.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         training: whether batch norm uses the batch's statistics. Default `True`.
 
     Raises:
-        InputError: a model without such units.
+        InputError: the model has no chain of residual units.
 
     Example:
 
@@ -134,10 +134,10 @@ def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True)
 
 @dataclass(frozen=True)
 class UnrolledSum:
-    """How far Eq. (4) is from holding between a unit and the end of its stage.
+    """The relative error of Eq. (4) between a unit and the end of its stage.
 
     Attributes:
-        unit: the unit whose input is x_l.
+        unit: name of the unit whose input is x_l.
         stage: number of its stage; x_L is the stage's last output.
         error: ‖x_L − x_l − ΣF(x_i)‖ / ‖x_L‖.
     """
@@ -148,15 +148,15 @@ class UnrolledSum:
 
 
 def scaling_factor(model: keras.Model | Chain, images: Any, training: bool = True) -> list[ScalingFactor]:
-    """Measure what the shortcuts alone make of signal and gradient, at every unit that they pass x_l on: Eq. (7), (8).
+    """Measure how the shortcuts alone scale signal and gradient, Eq. (7) and (8), at every unit that passes x_l on.
 
     Args:
-        model: a functional model whose units have constant shortcuts, the identity or `ConstantScaling`; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose units have constant shortcuts, the identity or `ConstantScaling`; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         training: whether batch norm uses the batch's statistics. Default `True`.
 
     Raises:
-        InputError: a model without such units, or with other shortcuts, for which the paper predicts no factor.
+        InputError: the model has no chain of residual units, or other shortcuts, for which Eq. (7) has no factor.
 
     Example: 0.9 twice is 0.81, forward and backward.
 
@@ -182,12 +182,12 @@ class ScalingFactor:
     """Factors between a unit and the ends of its stage.
 
     Attributes:
-        unit: the unit.
+        unit: name of the unit.
         stage: number of its stage.
         forward_predicted: Πλ_i from the first such unit of the stage to this one, inclusive.
-        forward: the factor that the first one's input has when the shortcuts alone have brought it through this one.
-        backward_predicted: Πλ_i from this unit to the stage's last one, inclusive.
-        backward: the factor that a gradient at the stage's end has when the shortcuts alone have brought it here.
+        forward: measured factor of the first such unit's input after this unit, along the shortcuts alone.
+        backward_predicted: Πλ_i from this unit to the last one of the stage, inclusive.
+        backward: measured factor of the gradient at the stage's end, before this unit, along the shortcuts alone.
     """
 
     unit: str
@@ -205,7 +205,7 @@ def _scale(link: Link) -> float:
         return 1.0
     if isinstance(shortcut, ConstantScaling):
         return shortcut.shortcut
-    raise InputError(f"{link.name} has a {type(shortcut).__name__}, which scales x by no constant; Eq. (7) needs one")
+    raise InputError(f"{link.name} has a {type(shortcut).__name__}, not a constant scaling; Eq. (7) requires one")
 
 
 def _factors(passes: Sequence[Pass], training: bool) -> tuple[list[float], list[float]]:
@@ -214,7 +214,7 @@ def _factors(passes: Sequence[Pass], training: bool) -> tuple[list[float], list[
     for link, _, terms in passes:
         signal = link.along_shortcut(signal, ops.zeros_like(terms.residual), training)
         forward.append(_ratio(signal, start))
-    gradient = end = passes[-1][2].output  # any direction will do
+    gradient = end = passes[-1][2].output  # any direction serves
     for link, x, terms in reversed(passes):
         gradient = link.direct_gradient(x, terms, gradient, training)
         backward.append(_ratio(gradient, end))
@@ -222,20 +222,20 @@ def _factors(passes: Sequence[Pass], training: bool) -> tuple[list[float], list[
 
 
 def _ratio(tensor: Any, reference: Any) -> float:
-    """Return the factor that `tensor` is of `reference`, by least squares."""
+    """Return the least-squares factor between `reference` and `tensor`."""
     a, b = as_float64(tensor), as_float64(reference)
     return float(np.vdot(a, b) / np.vdot(b, b))
 
 
 def identity_error(unit: ResidualLayer, x: Any = None) -> float:
-    """Return max |x' − x| / max |x| of a built unit with F left out: 0 where h and f are the identity.
+    """Return max |x' − x| / max |x| of a built unit with F left out: 0 if h and f are the identity.
 
     Args:
-        unit: built; it keeps the shape.
-        x: images (batch, height, width, channels); default: normal values, negative ones among them.
+        unit: a built unit that does not change the shape.
+        x: input, for example (batch, height, width, channels). Default: normally distributed values.
 
     Raises:
-        InputError: a unit that is not built, or changes the shape.
+        InputError: the unit is not built, or changes the shape.
 
     Example:
 
@@ -261,15 +261,15 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
 
 
 def dead_fraction(model: keras.Model | Chain, images: Any, training: bool = False) -> list[DeadFraction]:
-    """Return, for every unit that ends in a ReLU, how much of its output is zero; nothing for the others.
+    """Return the share of zeros in the output of every unit that ends in a ReLU; other units have no entry.
 
     Args:
-        model: a functional model whose residual units follow one another, rolled or not; or its chain.
-        images: float (batch, height, width, channels), as the model takes them.
+        model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
+        images: batch of model inputs, for example images (batch, height, width, channels).
         training: whether batch norm uses the batch's statistics. Default `False`.
 
     Raises:
-        InputError: a model without such units.
+        InputError: the model has no chain of residual units.
 
     Example:
 
@@ -292,10 +292,10 @@ def dead_fraction(model: keras.Model | Chain, images: Any, training: bool = Fals
 
 @dataclass(frozen=True)
 class DeadFraction:
-    """What the ReLU after an addition has set to zero.
+    """The zeros after the ReLU that follows an addition.
 
     Attributes:
-        unit: the unit.
+        unit: name of the unit.
         stage: number of its stage.
         zeros: share of the values that are 0.
         channels: share of the channels that are 0 at every pixel of every image.
@@ -313,7 +313,7 @@ def _passes(model: keras.Model | Chain, inputs: Any, training: bool) -> Iterator
 
 
 def _rows(passes: Iterable[Pass]) -> Iterator[list[Pass]]:
-    """Yield by stage the units that pass x_l on."""
+    """Yield, for each stage, the units that pass x_l on."""
     for _, entries in itertools.groupby(passes, key=lambda entry: entry[0].stage):
         row = [entry for entry in entries if entry[0].passes_x_on]
         if row:
@@ -321,7 +321,7 @@ def _rows(passes: Iterable[Pass]) -> Iterator[list[Pass]]:
 
 
 def _unpadded(tensor: Any, mask: Any) -> np.ndarray:
-    """Return the values (batch, …), or (steps, …) of all sequences where a mask says which steps are no padding."""
+    """Return the values (batch, …); with a mask, only those of steps that are not padding, as (steps, …)."""
     values = as_float64(tensor)
     return values if mask is None else values[ops.convert_to_numpy(mask)]
 

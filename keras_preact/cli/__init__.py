@@ -1,7 +1,7 @@
-"""The command `keras-preact`: reads options and runs the module of the command, one per file.
+"""The command `keras-preact`: parses the options and runs the module of the command, one module per command.
 
-Exit status: 0 done; 2 bad input, in one sentence; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal
-(the run can be resumed); 1 a fault of the program or the machine, in one sentence (the traceback with --debug).
+Exit status: 0 success; 2 bad input; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal (the run can be
+resumed); 1 a fault of the program or the machine. An error is one sentence; --debug adds the traceback.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "reproduce":
             options.arguments = arguments  # for its workers
         with without_log_lines() if is_the_command() else contextlib.nullcontext():
-            command = importlib.import_module(f"keras_preact.cli.{options.command}")  # and Keras with it
+            command = importlib.import_module(f"keras_preact.cli.{options.command}")  # imports Keras
         try:
             command.run(options)
         finally:
@@ -41,21 +41,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if "--debug" in arguments:
             raise
-        return _say(error)
+        return _report_error(error)
     except KeyboardInterrupt as error:
         return _report(str(error) or "stopped", 128 + getattr(error, "signal_number", signal.SIGINT))
     return 0
 
 
 def _close_bar() -> None:
-    """Give the terminal its cursor back, where a progress bar has it; what shows one has been imported then."""
+    """Close the open progress bar, if any, so that the terminal shows its cursor again."""
     if "keras_preact.console" in sys.modules:
         with contextlib.suppress(OSError):  # the terminal is closed
             sys.modules["keras_preact.console"].close_bar()
 
 
-def _say(error: Exception) -> int:
-    """Print one sentence about the error; return the exit status."""
+def _report_error(error: Exception) -> int:
+    """Print one sentence about the error and return the exit status."""
     stopped = getattr(error, "signal_number", None)
     if isinstance(error, InputError):
         message, status = f"error: {error}", 2

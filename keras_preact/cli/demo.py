@@ -40,28 +40,32 @@ def run(options: argparse.Namespace) -> None:
     if (options.depth, options.learning_rate, options.steps) == (DEMO_DEPTH, PAPERS_RATE, None):
         say(
             f"{PAPERS_RATE:g} is the paper's rate. Tuning helps the original: at {rate:g}, the best of five "
-            f"rates, a stored run reached {error:g} %."
+            f"rates, a stored run reached a test error of {error:g} %."
         )
-    shallow = "--depth 20     the shallow control"
+    other_depth = (
+        "--depth 20    the shallow control" if options.depth > 56 else f"--depth {DEMO_DEPTH}    the deep network"
+    )
     say(
         "Try next:\n"
-        f"  keras-preact demo {shallow if options.depth > 56 else '--depth 218    eleven times as deep'}\n"
+        f"  keras-preact demo {other_depth}\n"
         f"  keras-preact demo --learning-rate {rate:g}    the original order at its best rate\n"
         "  keras-preact inspect cifar_resnet --depth 218 --basic --placement original"
     )
 
 
 def _finding(folder: Any, depth: int, rate: float) -> str:
-    """Say in a sentence what the demonstration's figure shows."""
+    """Return a sentence that says what the demo's figure shows."""
     results = folder.record()["results"]
     original, full = (results[name]["test_error"] for name in ("original", "full_preactivation"))
     steps = folder.open(folder.path / "original").record()["steps"]
     if abs(original - full) < 5:
-        shown = f"the order hardly matters: test error {original:.1f} % in the original order, {full:.1f} % in full"
-        return f"At {depth} layers and learning rate {rate:g}, {shown} pre-activation after {steps:,} steps."
+        return (
+            f"At {depth} layers and learning rate {rate:g}, the order hardly matters: after {steps:,} steps the test "
+            f"error is {original:.1f} % in the original order and {full:.1f} % in full pre-activation."
+        )
     first, second = ("full pre-activation", "the original order")[:: 1 if full < original else -1]
     low, high = sorted((original, full))
     return (
         f"At {depth} layers and learning rate {rate:g}, {first} reaches a test error of {low:.1f} % after {steps:,} "
-        f"steps, {second} {high:.1f} %: {high - low:.1f} points apart."
+        f"steps, and {second} {high:.1f} %: {high - low:.1f} points more."
     )

@@ -1,4 +1,4 @@
-"""What several commands show: progress, and runs that take turns side by side."""
+"""Output that several commands share: progress bars, and runs trained side by side."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from keras_preact.console import ProgressBar, SideBySide, console, say, table
-from keras_preact.training import (
-    RunConfig,
-    RunFolder,
-)
+from keras_preact.training import RunConfig, RunFolder
 from keras_preact.training.comparison import in_words
 from keras_preact.training.distribute import is_chief
 
 
 def side_by_side(configs: dict[str, Any]) -> Any:
-    """Return the display of runs that take turns."""
+    """Return the display for runs that train in turns."""
     return SideBySide(
         {name: in_words(name) for name in configs}, sum(config.recipe.steps for config in configs.values())
     )
 
 
 def say_comparison(folder: Any) -> None:
-    """Print the results of several networks trained alike."""
+    """Print the results of networks trained in the same way."""
     runs = {name: folder.open(folder.path / name) for name in folder.record()["runs"]}
     records = {name: run.record() for name, run in runs.items()}
     rows = [
@@ -33,20 +30,16 @@ def say_comparison(folder: Any) -> None:
         ]
         for name, record in records.items()
     ]
-    first, about = next(iter(runs.values())), next(iter(records.values()))
-    data, depth = about["data"], about["config"]["options"].get("depth")
-    unit, of = first.unit(), "sequences" if "task" in data else "images"
-    heads = [
-        "" if depth is None else f"{depth} layers",
-        f"training error {unit}",
-        f"test error {unit}",
-        "seconds",
-    ]
-    title = f"{data['name']}: {data[f'train_{of}']:,} training {of}, {data[f'test_{of}']:,} test {of}"
+    first, record = next(iter(runs.values())), next(iter(records.values()))
+    data, depth = record["data"], record["config"]["options"].get("depth")
+    unit, kind = first.unit(), "sequences" if "task" in data else "images"
+    layers = "" if depth is None else f"{depth} layers"
+    heads = [layers, f"training error {unit}", f"test error {unit}", "seconds"]
+    title = f"{data['name']}: {data[f'train_{kind}']:,} training {kind}, {data[f'test_{kind}']:,} test {kind}"
     console.print()
     console.print(table(heads, rows, title=title))
     files = [path.name for path in (folder.curves_path, folder.metrics_path, folder.record_path) if path.exists()]
-    say(f"\nEverything is in {folder.path}: {', '.join(files)}, and model.keras of each.")
+    say(f"\nFiles in {folder.path}: {', '.join(files)}, and a model.keras for each network.")
 
 
 def progress(name: str, config: Any) -> list[Any]:

@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 
 from keras_preact.console import console, table
-from keras_preact.training import (
-    RunFolder,
-    evaluate,
-)
+from keras_preact.training import RunFolder, evaluate
 
 
 def run(options: argparse.Namespace) -> None:

@@ -13,17 +13,21 @@ from keras_preact.interop import export_model, save_safetensors
 
 def run(options: argparse.Namespace) -> None:
     if saved(options.model) is None:
-        there = Path(options.model).exists()
-        remedy = f"give ./{options.model}" if there else "train one with `keras-preact train`"
-        raise InputError(f"there is no run folder or file {options.model}; {remedy}")
+        if Path(options.model).exists():
+            raise InputError(
+                f"{options.model} is the name of a network; for the run folder or file use ./{options.model}"
+            )
+        raise InputError(f"there is no run folder or file {options.model}; train one with `keras-preact train`")
     if options.file.exists():
-        raise InputError(f"{options.file} exists already and is not overwritten; name another")
+        raise InputError(f"{options.file} exists already and is not overwritten; choose another name")
     model = model_to_inspect(options)
     if options.file.suffix == ".safetensors":
         save_safetensors(model, options.file, options.dtype or "float32")
         say(f"{options.file}: {model.count_params():,} weights of {model.name}, {options.dtype or 'float32'}")
         return
     if options.dtype is not None:
-        raise InputError(f"--dtype is of .safetensors files; leave it out for {options.file}, which is float32")
+        raise InputError(
+            f"--dtype applies to .safetensors files only; leave it out for {options.file}, which is float32"
+        )
     difference = export_model(model, options.file)
-    say(f"{options.file}: {model.name}; its output differs from Keras's by {difference:.0e} of the largest, at most")
+    say(f"{options.file}: {model.name}; outputs differ from Keras's by at most {difference:.0e} of the largest")

@@ -10,9 +10,10 @@ from keras_preact.cli.networks import as_known, model_to_inspect, new_network, s
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import get_placement
-from keras_preact.models import NETWORKS, TRANSFORMERS
+from keras_preact.models import NETWORKS, get_entry
 from keras_preact.models.loading import without_values
 from keras_preact.models.profiles import conventions, differences
+from keras_preact.models.registry import ResNetEntry
 from keras_preact.models.summary import summarize
 
 
@@ -24,25 +25,26 @@ def run(options: argparse.Namespace) -> None:
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
     if summary.uncounted:
-        say(f"Multiply-adds not counted (+ ?): those of {', '.join(summary.uncounted)}.")
+        say(f"Multiply-adds not counted (+ ?): {', '.join(summary.uncounted)}.")
     if options.against is not None:
         _compare_profiles(options, summary.rows[-1])
 
 
 def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
-    """Print what a profile's network has otherwise than the one that `info` has described."""
-    if options.model not in NETWORKS or options.model in TRANSFORMERS:
-        raise InputError(f"--against compares residual networks by name, as preact_resnet50, not {options.model}")
+    """Print how the network of `--against` differs from the one described above."""
+    entry = get_entry(options.model) if options.model in NETWORKS else None
+    if not isinstance(entry, ResNetEntry):
+        raise InputError(
+            f"--against needs the name of a residual network, for example preact_resnet50, not {options.model}"
+        )
     profiles = [options.profile or "paper", options.against]
     with without_values():
         model = new_network(argparse.Namespace(**{**vars(options), "profile": options.against}))
     other = summarize(model).rows[-1]
-    family = "cifar" if options.model == "cifar_resnet" else "imagenet"
-    default = "original" if options.model.startswith("postact") else "full_preactivation"
-    placement = get_placement(options.placement or default)
+    placement = get_placement(entry.fixed.get("placement") or options.placement or "full_preactivation")
     rows = [
         [says, str(one), str(another)]
-        for says, one, another in differences(*(conventions(name, family, placement) for name in profiles))
+        for says, one, another in differences(*(conventions(name, entry.family, placement) for name in profiles))
     ]
     rows.append(["trainable parameters", f"{total.parameters:,}", f"{other.parameters:,}"])
     rows.append(["multiply-adds", total.multiply_adds, other.multiply_adds])

@@ -13,26 +13,21 @@ from keras_preact.cli.networks import as_known, model_to_inspect, network_option
 from keras_preact.cli.options import RUNS
 from keras_preact.console import say
 from keras_preact.data import bundled_cifar10
-from keras_preact.errors import InputError, check_installed
+from keras_preact.errors import InputError, check_installed, check_positive
 from keras_preact.models import Tokens
-from keras_preact.training import (
-    RunConfig,
-    RunFolder,
-    next_free_folder,
-)
+from keras_preact.training import RunConfig, RunFolder, next_free_folder
 from keras_preact.training.evaluation import data_of
 from keras_preact.training.provenance import environment
 
 
 def run(options: argparse.Namespace) -> None:
     check_installed("a report", "matplotlib")
-    if options.images < 1:
-        raise InputError(f"--images is {options.images}; give at least 1")
+    check_positive("--images", options.images)
     if options.out is not None:
         RunFolder.check_free(options.out)
     options.model = as_known(options.model)
     about = environment()
-    keras.utils.set_random_seed(0)  # an untrained network is the same one each time
+    keras.utils.set_random_seed(0)  # the same untrained network every time
     model = model_to_inspect(options)
     images, labels, shown = _images_for(model, options)
     config, state = _origin(options)
@@ -45,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
-    """Return what a model to inspect was made of, and how far it is trained, in words."""
+    """Return the configuration of a model to inspect, and how it was trained, in words."""
     path = saved(options.model)
     if path is None:
         return {"network": options.model, "options": network_options(options.model, options)}, "at initialization"
@@ -57,21 +52,21 @@ def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
 
 
 def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]:
-    """Return images and labels to show a model: of its run, or the bundled ones, or where those do not fit noise."""
+    """Return inputs and labels for a model, and their description: from its run, bundled images, or else noise."""
     shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
     path = saved(options.model)
     if path is not None and path.is_dir():
         data = data_of(RunFolder.open(path), options.data_dir)
         if data.task == "forecast":
-            raise InputError(f"{options.model} forecasts numbers; inspect tells classes apart: take a classification")
+            raise InputError(f"{options.model} forecasts numbers; inspect needs a network that predicts classes")
         images, labels = map(np.asarray, next(iter(data.test.test_batches(count))))
         what = "images" if len(shape) == 3 else "sequences"
         return images, labels, f"{len(labels)} test {what} of {data.name}"
     if len(shape) == 1:
         tokens = np.random.default_rng(0).integers(1, Tokens.vocabulary, size=(count, *shape)).astype("int32")
-        return tokens, np.arange(count) % classes, f"{count} sequences of random tokens, and labels at random"
+        return tokens, np.arange(count) % classes, f"{count} sequences of random tokens with arbitrary labels"
     if None in shape:
-        raise InputError(f"the network takes images of any size {shape}; build and save it for one size")
+        raise InputError("the network accepts images of any size; build and save it for a fixed size")
     if shape == (32, 32, 3) and classes == 10:
         images, labels = bundled_cifar10().test.batch(np.arange(min(count, 1000)))
         if model.inputs[0].dtype == "uint8":
@@ -79,4 +74,4 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
         standard = (images.astype("float32") - images.mean()) / images.std()
         return standard, labels, f"{len(labels)} bundled test images, standardized"
     noise = np.random.default_rng(0).normal(size=(count, *shape)).astype("float32")
-    return noise, np.arange(count) % classes, f"{count} images of normal noise, and labels at random"
+    return noise, np.arange(count) % classes, f"{count} images of Gaussian noise with arbitrary labels"

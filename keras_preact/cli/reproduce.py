@@ -29,10 +29,7 @@ from keras_preact.experiments import (
     without_empty_columns,
 )
 from keras_preact.experiments.store import identity
-from keras_preact.training import (
-    default_precision,
-    next_free_folder,
-)
+from keras_preact.training import default_precision, next_free_folder
 
 
 def run(options: argparse.Namespace) -> None:
@@ -48,7 +45,7 @@ def run(options: argparse.Namespace) -> None:
         [e for e in EXPERIMENTS.values() if any(map(budget.holds, e.rows))] if name == "all" else [EXPERIMENTS[name]]
     )
     if not options.results.is_dir():
-        say(f"There is no folder {options.results} here, so that no kept run is known; name it by --results.")
+        say(f"There is no folder {options.results} here, so no stored run is reused; set the folder with --results.")
     jobs = _jobs(options, experiments, budget)
     if options.list or options.cost:
         store = Store([options.out, options.results])
@@ -59,19 +56,27 @@ def run(options: argparse.Namespace) -> None:
     store = Store([options.out, options.results])
     for experiment in experiments:
         found = lines(experiment, budget, store, experiment.select(options.rows))
-        # A terminal has 80 columns: names instead of titles; without networks, published differences and losses.
+        # To fit 80 columns: names instead of titles; no networks, published differences and losses.
         shown = [COLUMNS.index(head) for head in ("published", "ours", "n", "our difference [95 %]", "verdict")]
         texts = [(line.row.name, cells(line, budget)) for line in found]
         rows = [[name, *(text[k] for k in shown)] for name, text in texts]
         heads = ["row", "published", "ours", "n", "difference [95 %]", "verdict"]
         console.print(table(*without_empty_columns(heads, rows), title=experiment.title))
-        others = {f" {line.network} stands for {line.row.network}." for line in found if not line.is_the_papers_network}
-        says = f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}."
-        say(says + "".join(sorted(others)))
+        replaced = {
+            f" {line.network} replaces {_network_name(line.row.network)}."
+            for line in found
+            if not line.is_the_papers_network
+        }
+        note = f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}."
+        say(note + "".join(sorted(replaced)))
+
+
+def _network_name(key: str) -> str:
+    return key if key.startswith("transformer") else f"ResNet-{key.removeprefix('depth-')}"
 
 
 def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
-    """Run what is missing: here, one after the other, or in several processes at once."""
+    """Run what is missing: one run after the other in this process, or in several worker processes."""
     missing = [job for job in jobs if job.run is None]
     workers = default_workers(len(missing)) if options.jobs is None else check_positive("--jobs", options.jobs)
     if (workers := min(workers, len(missing))) > 1:
@@ -80,11 +85,11 @@ def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
             run_in_workers(
                 jobs, [sys.executable, "-m", "keras_preact", *arguments, "--jobs", "1"], workers, status.show
             )
-    run_missing(jobs, options.data_dir, progress, say)  # with workers, what they have left: nothing, as a rule
+    run_missing(jobs, options.data_dir, progress, say)  # after workers usually nothing
 
 
 def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) -> list[tuple[str, Any]]:
-    """Return the runs of some tables, each once, with the name of its first table."""
+    """Return the runs of the tables, each once, with the name of the first table that has it."""
     found: dict[str, tuple[str, Any]] = {}
     for experiment in experiments:
         planned = plan(
@@ -103,7 +108,7 @@ def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) 
 
 
 def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[str, int | None]) -> None:
-    """Print which runs are finished, begun and missing, what those would cost, and how many seeds would decide."""
+    """Print the state of each run; with `--cost` also the time of unfinished ones and the seeds needed."""
     rows = [[name, job.row.name, str(job.config.seed), job.state] for name, job in jobs]
     heads = ["table", "row", "seed", ""]
     if options.cost:
@@ -118,20 +123,20 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
     say(f"{missing} of {len(jobs)} runs are not finished.")
     if options.cost and missing:
         total = sum(cost for cost in seconds if cost is not None)
-        say(f"From their first step they would take {duration(total)} on this machine, timed just now.")
+        say(f"Training them from the first step takes about {duration(total)} on this machine.")
     if options.cost and any(seeds.values()):
-        say("Seeds needed: runs a row for the published difference to show in four cases of five.")
+        say("Seeds needed: runs per row to detect the published difference with 80 % power.")
 
 
 def _refuse_for_initialization(options: argparse.Namespace) -> None:
-    usual = parser().parse_args(["reproduce", "initialization"])
+    defaults = parser().parse_args(["reproduce", "initialization"])
     for key in ("budget", "profile", "rows", "seeds", "precision", "data_dir", "list", "cost", "results"):
-        if getattr(options, key) != getattr(usual, key):
-            raise InputError(f"initialization trains nothing, and takes minutes; leave out --{key.replace('_', '-')}")
+        if getattr(options, key) != getattr(defaults, key):
+            raise InputError(f"initialization trains nothing; leave out --{key.replace('_', '-')}")
 
 
 def _initialization(options: argparse.Namespace) -> None:
-    """Gradient norms of untrained Transformers: no training, so no budget and no rows."""
+    """Measure and print gradient norms of untrained Transformers."""
     out = next_free_folder(options.out, "initialization")
     found = record_initial_gradients(out, say)
     rows = [
@@ -145,4 +150,4 @@ def _initialization(options: argparse.Namespace) -> None:
         for depth, norms in entry.norms.items()
     ]
     console.print(table(["untrained", "gradient norm", "exponent of depth", "bound"], rows))
-    say(f"Everything is in {out}.")
+    say(f"The record is in {out}.")

@@ -6,19 +6,14 @@ import argparse
 
 from keras_preact.console import say
 from keras_preact.errors import InputError, check_installed
-from keras_preact.experiments import (
-    keep,
-    write_results,
-)
-from keras_preact.training import (
-    RunFolder,
-)
+from keras_preact.experiments import keep, write_results
+from keras_preact.training import RunFolder
 
 
 def run(options: argparse.Namespace) -> None:
     check_installed("the page of results", "matplotlib")
     if not options.folder.is_dir():
-        raise InputError(f"{options.folder} is no folder; name the folder of the results")
+        raise InputError(f"{options.folder} is not a folder; name a folder of results")
     for path in options.keep:
-        say(f"kept {keep(RunFolder.open(path), options.folder)}")
+        say(f"copied {path} to {keep(RunFolder.open(path), options.folder)}")
     say(f"wrote {write_results(options.folder)}")

@@ -12,7 +12,7 @@ from keras_preact.cli.networks import network_options
 from keras_preact.cli.options import RUNS
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError, as_command
-from keras_preact.models import TRANSFORMERS, get_network
+from keras_preact.models import get_entry
 from keras_preact.training import (
     RunConfig,
     RunFolder,
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
             watchers = [] if several else progress_of_run(options.resume)
         if several:
             if options.data_dir is not None:
-                raise InputError("a folder of several runs finds its data as it did before; drop --data-dir")
+                raise InputError("a comparison of several runs keeps its data folder; drop --data-dir")
             say_comparison(_resumed_comparison(options.resume))
             return
         folder = resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
@@ -44,14 +44,14 @@ def run(options: argparse.Namespace) -> None:
         join()
         with collective_errors():
             if options.out is not None and is_chief():
-                RunFolder.check_free(options.out)  # before the data are loaded
+                RunFolder.check_free(options.out)  # before loading the data
             config, dataset = _config(options)
         if skipped := getattr(dataset, "skipped", ()):
             shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
-            say(f"Left out, because they cannot be read: {len(skipped)} images ({shown}).")
+            say(f"Skipped images that cannot be read: {len(skipped)} ({shown}).")
         folder = _started(config, dataset, options.out)
     if not is_chief():
-        return  # the first process says it
+        return
     record = folder.record()
     result = record["result"]
     unit = folder.unit()
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> None:
     console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
     for rule, error in record["data"].get("baselines", {}).items():
         say(f"{rule}: test error {error:.2f} {unit}")
-    say(f"The run is in {folder.path}; measure it again with {as_command('evaluate', folder.path)}.")
+    say(f"The run is in {folder.path}; measure its test error again with {as_command('evaluate', folder.path)}.")
 
 
 def _resumed_comparison(path: Path) -> Any:
@@ -74,7 +74,7 @@ def _resumed_comparison(path: Path) -> Any:
 
 
 def _started(config: Any, dataset: Any, out: Path | None) -> Any:
-    """Train into a new folder: the one named, or the next free one, if no other process has taken it meanwhile."""
+    """Train into `out`, or into the next free folder, even if other processes start runs at the same time."""
     while True:
         try:
             free = out or next_free_folder(RUNS, config.label)
@@ -85,12 +85,11 @@ def _started(config: Any, dataset: Any, out: Path | None) -> Any:
 
 
 def _config(options: argparse.Namespace) -> tuple[Any, Any]:
-    """Return the configuration that the options ask for, and the data, which it needs to count epochs."""
+    """Return the configuration and the data set that the options describe; `--epochs` needs the size of the data."""
     network = (options.model or "cifar_resnet").replace("-", "_")
-    get_network(network)  # a name that is none is refused before its options and its data are looked at
-    name = options.dataset or ("reviews" if network in TRANSFORMERS else "bundled")
-    usual = "adam" if network in TRANSFORMERS else "demo" if name == "bundled" else "short"
-    recipe = get_recipe(options.recipe or usual)
+    entry = get_entry(network)  # an unknown name is the first error reported
+    name = options.dataset or entry.default_dataset
+    recipe = get_recipe(options.recipe or entry.default_recipe(name))
     if options.batch_size is not None:
         recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
     config = RunConfig(
@@ -118,8 +117,8 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def _refuse_changes(options: argparse.Namespace) -> None:
-    """A resumed run keeps its configuration: refuse options that would seem to change it."""
-    unchanging = {"command", "debug", "run", "resume", "out", "data_dir"}
+    """Reject options that would change the configuration of a resumed run."""
+    allowed = {"command", "debug", "resume", "out", "data_dir"}
     for key, value in vars(options).items():
-        if key not in unchanging and value is not None:
+        if key not in allowed and value is not None:
             raise InputError(f"a resumed run keeps its configuration; drop --{key.replace('_', '-')}")

@@ -1,6 +1,6 @@
-"""Exercises of the course, which check themselves: `check` says what is wrong with an answer, not only that it is.
+"""Exercises of the course: `check` tells you what is wrong with an answer.
 
-Each module holds the exercises of one notebook, in its order.
+Each module contains the exercises of one notebook, in the notebook's order.
 """
 
 from keras_preact.course.exercise import EXERCISES, Exercise, Wrong, check, results_folder

@@ -1,4 +1,4 @@
-"""Exercises of notebook 10, and the network with a fault that one of them is about."""
+"""Exercises of notebook 10, and the network with a fault for one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from keras_preact.layers import ResidualUnit
 
 
 def network_with_a_fault() -> keras.Model:
-    """Return a network of nine units, `unit1` to `unit9`, one of which has something on its identity path."""
+    """Return a network of nine units, `unit1` to `unit9`; one has a fault on its identity path."""
     faulty = int(np.random.default_rng(2016).integers(2, 9))
     x = inputs = keras.Input((16, 16, 8))
     for number in range(1, 10):
@@ -24,8 +24,8 @@ def network_with_a_fault() -> keras.Model:
     return keras.Model(inputs, layers.GlobalAveragePooling2D()(x), name="nine_units")
 
 
-class _Copied(layers.Layer):
-    """The unit with an activated shortcut, its branch zero."""
+class _ActivatedShortcut(layers.Layer):
+    """A unit with an activated shortcut and F = 0."""
 
     def call(self, x: Any) -> Any:
         return keras.ops.relu(x)
@@ -40,7 +40,7 @@ def _candidates() -> dict[str, tuple[Any, bool]]:
         "the full pre-activation unit": (unit(), True),
         "the unit with ReLU before the addition": (unit(placement="relu_before_addition"), True),
         "the original unit, which has a ReLU after the addition": (unit(placement="original"), False),
-        "a unit with an activated shortcut": (_Copied(), False),
+        "a unit with an activated shortcut": (_ActivatedShortcut(), False),
         "a unit that scales its shortcut by 0.999": (scaled, False),
         "a unit that forgets its shortcut": (layers.Rescaling(0.0), False),
     }
@@ -50,14 +50,14 @@ def _candidates() -> dict[str, tuple[Any, bool]]:
 def a_test_of_the_identity(answer: Any) -> str:
     test = expect_function(answer)
     for name, (unit, is_identity) in _candidates().items():
-        said = test(unit)
-        if said is None or said is ...:
+        result = test(unit)
+        if result is None or result is ...:
             raise Wrong("your test returns nothing; return True or False.")
-        if bool(said) != is_identity:
+        if bool(result) != is_identity:
             if name.startswith("the original"):
-                raise Wrong(f"your test passes {name}. Are there negative values among its inputs?")
+                raise Wrong(f"your test passes {name}. Do its inputs include negative values?")
             if "0.999" in name:
-                raise Wrong(f"your test passes {name}. An identity is exact: compare to the bit.")
+                raise Wrong(f"your test passes {name}. An identity is exact: test for equality.")
             raise Wrong(f"your test {'fails' if is_identity else 'passes'} {name}.")
     return "It passes the two identities and catches the four others."
 
@@ -70,8 +70,8 @@ def find_the_fault(answer: Any) -> str:
         raise Wrong(f"give the name of a unit: {', '.join(names)}.")
     graph_input = model.get_layer(str(answer)).input[0]
     if not any(isinstance(layer, layers.Dropout) and layer.output is graph_input for layer in model.layers):
-        raise Wrong(f"{answer} adds its input as it is. Ask check_identity_path.")
-    return "A dropout on the shortcut: in training it scales and cuts what should pass as it is (Table 1: 0.5 fails)."
+        raise Wrong(f"{answer} adds its input unchanged. Run check_identity_path.")
+    return "Dropout on the shortcut zeroes and rescales a signal that should pass unchanged (Table 1: rate 0.5 fails)."
 
 
 @exercise("10.3")
@@ -81,7 +81,7 @@ def coupled_decay(answer: Any) -> str:
     mistakes = {
         "the decay is not multiplied by the learning rate: it belongs to the gradient.": w - rate * g - decay * w,
         "it decays twice as fast: that is the gradient of λ‖w‖², not of ½λ‖w‖².": w - rate * (g + 2 * decay * w),
-        "there is no decay in it.": w - rate * g,
+        "the decay is missing.": w - rate * g,
         "the sign of the decay is wrong: the weights grow.": w - rate * (g - decay * w),
         "you step up the gradient, not down.": w + rate * (g + decay * w),
     }

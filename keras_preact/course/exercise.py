@@ -1,4 +1,4 @@
-"""What an exercise is, and how an answer to it is checked."""
+"""Exercises, and the check of their answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_preact.errors import InputError, check_choice
 
 
 class Wrong(Exception):
-    """An answer is wrong; the message says what is wrong with it, in a sentence."""
+    """An answer is wrong; the message says why, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -23,27 +23,27 @@ class Exercise:
     """A question of the course.
 
     Attributes:
-        number: of the notebook and of the question: `"02.3"`.
-        judge: given an answer, returns what is to be learned from it, or raises `Wrong`.
+        number: number of the notebook and of the question, for example `"02.3"`.
+        judge: function of an answer; returns the lesson, or raises `Wrong`.
     """
 
     number: str
     judge: Callable[[Any], str]
 
     def verdict(self, answer: Any) -> str:
-        """Return what is to be said of an answer: open, not yet and why, or right."""
+        """Return the verdict on an answer: open, not yet with the reason, or right."""
         if answer is None or answer is ...:
-            return "open: put your answer in the place of the dots."
+            return "open: replace the dots with your answer."
         try:
             return f"right. {self.judge(answer)}"
         except Wrong as fault:
             return f"not yet: {fault}"
-        except Exception as error:  # whatever the reader's code raises is said, and ends no notebook
+        except Exception as error:  # errors in the reader's code must not stop the notebook
             return f"not yet: checking it raised {type(error).__name__}: {error}"
 
 
 EXERCISES: dict[str, Exercise] = {}
-"""Every exercise by number, of the notebooks that were imported so far."""
+"""The exercises of the notebooks imported so far, by number."""
 
 NOTEBOOKS = {
     "00": "start_here",
@@ -63,7 +63,7 @@ NOTEBOOKS = {
 
 
 def exercise(number: str) -> Callable[[Callable[[Any], str]], Callable[[Any], str]]:
-    """Register a judge as that of an exercise."""
+    """Register the judge of an exercise."""
 
     def register(judge: Callable[[Any], str]) -> Callable[[Any], str]:
         EXERCISES[number] = Exercise(number, judge)
@@ -73,21 +73,21 @@ def exercise(number: str) -> Callable[[Callable[[Any], str]], Callable[[Any], st
 
 
 def check(number: str, answer: Any) -> None:
-    """Print whether an answer to an exercise is right, and if not, what is wrong with it.
+    """Print whether an answer to an exercise is right, and if not, why.
 
     Args:
-        number: of the exercise, as it stands in the notebook: `"02.3"`.
+        number: number of the exercise in the notebook, for example `"02.3"`.
         answer: a number, a list, a function or a network, as the exercise asks.
 
     Raises:
-        InputError: there is no such exercise.
+        InputError: the exercise does not exist.
 
     Example:
 
     >>> check("03.3", 0.5)
     03.3 not yet: 0.5 to the power of 54 is 5.55e-17, not 0.5.
     >>> check("03.3", ...)
-    03.3 open: put your answer in the place of the dots.
+    03.3 open: replace the dots with your answer.
     """
     module = NOTEBOOKS[check_choice("notebook", number.partition(".")[0], NOTEBOOKS)]
     importlib.import_module(f"keras_preact.course.{module}")
@@ -95,82 +95,82 @@ def check(number: str, answer: Any) -> None:
 
 
 def results_folder() -> Path:
-    """Return the folder of the kept results, `results`, of the repository that the notebook lies in.
+    """Return the folder of stored results, `results`, of the notebook's repository.
 
     Raises:
-        InputError: there is none above the folder that Python runs in.
+        InputError: neither the working directory nor a folder above it has one.
     """
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "results" / "README.md").exists():
             return folder / "results"
-    raise InputError("there is no folder results here or above; run the notebook in a clone of the repository")
+    raise InputError("no folder results here or above; run the notebook in a clone of the repository")
 
 
-# ---- what judges ask ----------------------------------------------------------------------------------------------
+# ---- helpers for judges -------------------------------------------------------------------------------------------
 
 
 def expect_function(answer: Any) -> Callable[..., Any]:
     """Return the answer.
 
     Raises:
-        Wrong: it is no function.
+        Wrong: it is not a function.
     """
     if not callable(answer):
-        raise Wrong(f"give a function, not a {type(answer).__name__}.")
+        raise Wrong(f"give a function; this is of type {type(answer).__name__}.")
     return answer
 
 
 def expect_number(answer: Any) -> float:
-    """Return an answer, or what a function gave back, as a number.
+    """Return an answer, or the result of a function, as a number.
 
     Raises:
-        Wrong: it is none, or nothing.
+        Wrong: it is not a finite number.
     """
     _refuse_nothing(answer)
     try:
         number = float(answer)
     except (TypeError, ValueError):
-        raise Wrong(f"give a number, not a {type(answer).__name__}.") from None
+        raise Wrong(f"give a number; this is of type {type(answer).__name__}.") from None
     if not math.isfinite(number):
-        raise Wrong(f"{number} is no finite number.")
+        raise Wrong(f"{number} is not a finite number.")
     return number
 
 
 def expect_array(answer: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return what a function gave back as an array.
+    """Return the result of a function as an array.
 
     Raises:
-        Wrong: it gave nothing back, or another shape.
+        Wrong: the result is `None`, or has another shape.
     """
     _refuse_nothing(answer)
     array = np.asarray(answer, dtype="float64")
     if array.shape != shape:
-        raise Wrong(f"your function returns the shape {array.shape}; it was given values for {shape}.")
+        raise Wrong(f"your function returns the shape {array.shape}; it should return {shape}.")
     return array
 
 
 def _refuse_nothing(answer: Any) -> None:
-    # An answer itself is never nothing here, `verdict` has seen to that: a function gave it back.
+    # Not an open answer, which `verdict` handles: a function returned it.
     if answer is None or answer is ...:
         raise Wrong("your function returns nothing.")
 
 
 def refuse_mistakes(answer: Any, mistakes: Mapping[str, Any], tolerance: float = 1e-5) -> None:
-    """Compare an answer with what known mistakes make.
+    """Compare an answer with the results of known mistakes.
 
     Args:
         answer: a number or an array.
-        mistakes: by the sentence that names the mistake, what it makes of the same input.
+        mistakes: result of each mistake, by the sentence that describes it.
         tolerance: as in `is_close`.
 
     Raises:
-        Wrong: it is what a mistake makes, the first that fits; the message names it.
+        Wrong: the answer is the result of a mistake; the message describes the first that matches.
     """
-    for fault, made in mistakes.items():
-        if is_close(answer, made, tolerance):
+    for fault, result in mistakes.items():
+        if is_close(answer, result, tolerance):
             raise Wrong(fault)
 
 
 def is_close(a: Any, b: Any, tolerance: float = 1e-5) -> bool:
-    """Return whether two answers are the same number or array, but for rounding."""
+    """Return whether two answers are the same number or array, up to rounding."""
     return np.shape(a) == np.shape(b) and bool(np.allclose(a, b, rtol=tolerance, atol=tolerance))

@@ -25,54 +25,55 @@ def the_sum(answer: Any) -> str:
     total = sum(residuals)
     mistakes = {
         "you return the sum of the residuals; x_l itself is missing.": total,
-        "there is a ReLU in it; with f the identity there is none.": np.maximum(x + total, 0),
+        "there is a ReLU in it; if f is the identity, there is none.": np.maximum(x + total, 0),
         "the residuals are multiplied; they add up.": x + np.prod(residuals, axis=0),
-        "you add the last residual alone; all of them from l to L − 1 count.": x + residuals[-1],
-        "you left out the last residual: the sum ends with L − 1, and the list holds just those.": x
-        + sum(residuals[:-1]),
+        "you add only the last residual; add all of them, from l to L − 1.": x + residuals[-1],
+        "you left out the last residual: the list ends with L − 1, and so does the sum.": x + sum(residuals[:-1]),
     }
     refuse_mistakes(top, mistakes)
     if not is_close(top, x + total):
         raise Wrong("it is not x_l + Σ F(x_i).")
-    return "Eq. (4): whatever the depth, a sum."
+    return "Eq. (4): at any depth, a sum."
 
 
 @exercise("02.2")
 def a_gradient_that_vanishes(answer: Any) -> str:
     w = expect_number(answer)
     if w == 0:
-        raise Wrong("with w = 0 is F = 0, and the gradient is 1: all of it comes through.")
+        raise Wrong("with w = 0, F = 0 and the gradient is 1: it passes unchanged.")
     if w == 1:
         raise Wrong("with w = 1 each unit doubles the gradient: (1 + w)² = 4.")
     if w != -1:
         raise Wrong(f"with w = {w:g} the gradient is (1 + w)² = {(1 + w) ** 2:g}, not 0.")
-    return "F(x) = −x takes away what the shortcut brings. Nothing in Eq. (5) forbids it; it is only unlikely."
+    return "F(x) = −x cancels the shortcut. Eq. (5) does not forbid this; it is only unlikely."
 
 
 @exercise("02.3")
 def the_direct_term(answer: Any) -> str:
     rng = np.random.default_rng(3)
     gradient, jacobians = rng.normal(size=4), [0.3 * rng.normal(size=(4, 4)) for _ in range(3)]
-    given = expect_function(answer)(gradient, jacobians)
-    if not isinstance(given, tuple | list) or len(given) != 2:
-        raise Wrong("return two things: the direct term, and the term through the weights.")
-    direct, through = (expect_array(term, (4,)) for term in given)
+    returned = expect_function(answer)(gradient, jacobians)
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
+        raise Wrong("return two values: the direct term and the term through the weights.")
+    direct, through = (expect_array(term, (4,)) for term in returned)
     whole = gradient
     for jacobian in reversed(jacobians):
         whole = whole @ (np.eye(4) + jacobian)
     if is_close(through, gradient) and is_close(direct, whole - gradient):
-        raise Wrong("they are the right two, the other way round.")
+        raise Wrong("they are the right terms in the wrong order.")
     if not is_close(direct, gradient):
         raise Wrong("the direct term of Eq. (5) is ∂E/∂x_L itself, whatever F is.")
     if is_close(through, gradient @ sum(jacobians)):
-        raise Wrong("you left out that x_{i+1} depends on x_i: multiply by (I + J) unit by unit, from the top down.")
+        raise Wrong(
+            "you left out that x_{i+1} depends on x_i: multiply by (I + J) unit by unit, from the last to the first."
+        )
     if is_close(through, whole):
-        raise Wrong("that is the whole gradient; take the direct term off.")
+        raise Wrong("that is the whole gradient; subtract the direct term.")
     forward = gradient
     for jacobian in jacobians:
         forward = forward @ (np.eye(4) + jacobian)
     if is_close(through, forward - gradient):
-        raise Wrong("the gradient comes from above: begin with the last unit's Jacobian.")
+        raise Wrong("the gradient comes from the loss: begin with the last unit's Jacobian.")
     if not is_close(through, whole - gradient):
         raise Wrong("the term through the weights is g (I + J_{L−1}) … (I + J_l) − g.")
-    return "Two terms: one that no unit has touched, and one that has passed through at least one branch."
+    return "Two terms: one that no branch has changed, and one that has passed through at least one branch."

@@ -37,10 +37,10 @@ def a_pre_norm_block(answer: Any) -> str:
     after = x + attention(norm1(x))
     post = norm1(x + attention(x))
     mistakes = {
-        "that is post-norm: the norms stand after the additions.": norm2(post + feed_forward(post)),
+        "that is post-norm: the norms come after the additions.": norm2(post + feed_forward(post)),
         "the normalized signal goes along the shortcut; add x itself.": norm2(norm1(x) + attention(norm1(x)))
         + feed_forward(norm2(norm1(x) + attention(norm1(x)))),
-        "both branches are given the same signal; the second gets what the first has made.": after
+        "both branches receive the same signal; the second must receive the sum after the first.": after
         + feed_forward(norm2(x)),
         "the feed-forward branch is missing.": after,
         "the attention branch is missing.": x + feed_forward(norm2(x)),
@@ -51,8 +51,8 @@ def a_pre_norm_block(answer: Any) -> str:
     }
     refuse_mistakes(y, mistakes)
     if not is_close(y, after + feed_forward(norm2(after))):
-        raise Wrong("it is not x + attention(norm1(x)), and then the same with the second norm and branch.")
-    return "Two residual units, one after the other, and nothing on the path."
+        raise Wrong("it is not x + attention(norm1(x)), then the same with the second norm and branch.")
+    return "Two residual units in a row, and nothing on the identity path."
 
 
 @exercise("09.2")
@@ -61,19 +61,19 @@ def exponent_of_a_power(answer: Any) -> str:
     depths = np.array([6.0, 12.0, 24.0, 48.0])
     for exponent, factor in ((-0.5, 3.0), (0.0, 1.6), (1.0, 0.1)):
         norms = factor * depths**exponent
-        given = function(depths, norms)
-        if np.ndim(given) == 1 and len(given) == 2:
-            raise Wrong("it returns two numbers, perhaps np.polyfit's; the exponent is the first of them.")
-        found = expect_number(given)
+        returned = function(depths, norms)
+        if np.ndim(returned) == 1 and len(returned) == 2:
+            raise Wrong("it returns two numbers, perhaps from np.polyfit; the exponent is the first of them.")
+        found = expect_number(returned)
         if exponent and is_close(found, -exponent):
-            raise Wrong(f"the sign is wrong: {found:g} for norms that go with {exponent:g}.")
+            raise Wrong(f"the sign is wrong: {found:g} for norms proportional to depth^{exponent:g}.")
         if exponent == -0.5 and is_close(found, 1 / exponent):
-            raise Wrong("depth and norm are the other way round.")
+            raise Wrong("depth and norm are swapped.")
         if is_close(found, np.polyfit(depths, norms, 1)[0]) and exponent == -0.5:
             raise Wrong("that is the slope of the numbers; take logarithms of both.")
         if not is_close(found, exponent):
-            raise Wrong(f"for norms that go with depth^{exponent:g} it gives {found:g}.")
-    return "On logarithms a power is a line, and its exponent the slope."
+            raise Wrong(f"for norms proportional to depth^{exponent:g} it returns {found:g}.")
+    return "On logarithmic axes a power is a line, and its exponent is the slope."
 
 
 @exercise("09.3")
@@ -81,12 +81,11 @@ def warmup_of_the_learning_rate(answer: Any) -> str:
     function = expect_function(answer)
     for peak, steps in ((0.1, 100), (2e-3, 50)):
         for step, expected in ((0, 0.0), (steps // 2, peak / 2), (steps, peak), (10 * steps, peak)):
-            given = function(step, peak, steps)
-            rate = expect_number(given)
+            rate = expect_number(function(step, peak, steps))
             if not is_close(rate, expected, 1e-9):
                 if step > steps and rate > peak:
-                    raise Wrong(f"after the warm-up it goes on rising: at step {step} it is {rate:g}.")
+                    raise Wrong(f"after the warm-up it keeps rising: at step {step} it is {rate:g}.")
                 if step == 0:
-                    raise Wrong(f"it begins at {rate:g}, not at 0.")
-                raise Wrong(f"at step {step} of {steps} with the peak {peak:g} it is {rate:g}, not {expected:g}.")
-    return "Small steps while the gradient means nothing yet."
+                    raise Wrong(f"it starts at {rate:g}, not at 0.")
+                raise Wrong(f"at step {step} of {steps} with a peak of {peak:g} it is {rate:g}, not {expected:g}.")
+    return "Small steps while the gradient is not yet informative."

@@ -1,4 +1,4 @@
-"""Data: bundled images and sequences, tensorflow-datasets, folders, arrays; batches; augmentation on the device."""
+"""Data sets (bundled, tensorflow-datasets, folders, arrays), batches, and augmentation on the device."""
 
 from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
 from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors, feed, part_of

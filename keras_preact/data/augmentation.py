@@ -1,4 +1,4 @@
-"""The paper's preprocessing as layers of the model: on the device, saved with it, fed by uint8 batches."""
+"""The paper's preprocessing as layers: it runs on the device on uint8 batches and is saved with the model."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from keras_preact.data.splits import ImageSplit
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class PerPixelMean(keras.layers.Layer):
-    """(x − mean) / scale, with one mean a pixel and channel.
+    """(x − mean) / scale, with one mean per pixel and channel.
 
     Args:
-        scale: what the difference is divided by. Default 255, so that pixels from 0 to 255 give at most ±1; with batch
-            norm after the first convolution the function of the network does not depend on it.
+        scale: divisor. Default 255, which maps pixels from 0 to 255 into [-1, 1]. If batch norm follows the first
+            convolution, the network's output does not depend on it.
         **kwargs: as in `keras.layers.Layer`.
 
     Input: (batch, height, width, channels), uint8 or float. Output: the same shape, in the compute dtype. The mean
-    is a weight, zero until `adapt`, not trained, saved with the model.
+    is a non-trainable weight, zero until `adapt` sets it.
 
     Example:
 
@@ -43,7 +43,7 @@ class PerPixelMean(keras.layers.Layer):
         super().build(input_shape)
 
     def adapt(self, images: Any) -> None:
-        """Take the mean over the images, an array (n, height, width, channels) or an `ImageSplit`."""
+        """Set the mean to that of the images: an array (n, height, width, channels) or an `ImageSplit`."""
         split_mean = images.mean() if isinstance(images, ImageSplit) else np.asarray(images).mean(0, dtype=np.float64)
         if not self.built:
             self.build((None, *split_mean.shape))
@@ -62,15 +62,16 @@ class PerPixelMean(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class PadCropFlip(keras.layers.Layer):
-    """In training: pad with zeros, crop at random to the size before, flip left to right with probability ½.
+    """In training: pad with zeros, crop at random to the original size, flip left to right with probability ½.
 
-    The paper's augmentation, drawn for each image by itself. Put it after the mean is subtracted: the zeros are
-    then the mean, as in the authors' code, not black. At inference it does nothing.
+    This is the paper's augmentation, drawn independently for each image. Put it after the mean subtraction: the zeros
+    then equal the mean, as in the authors' code, instead of black. At inference the layer does nothing.
 
     Args:
-        padding: pixels on each side. Default 4.
-        seed: of the draws; their state is a variable that is saved with the model. Default: Keras's seed.
-        data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
+        padding: pixels added on each side. Default 4.
+        seed: seed of the random draws. The state of the generator is saved with the model. Default: random;
+            `keras.utils.set_random_seed` fixes it.
+        data_format: `"channels_last"` or `"channels_first"`. Default: Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
 
     Input and output: images (batch, height, width, channels), in the compute dtype.
@@ -100,14 +101,14 @@ class PadCropFlip(keras.layers.Layer):
         return self._augment(x)
 
     def _augment(self, x: Any) -> Any:
-        """Gather all pixels at once from the padded images, at positions computed for each image."""
+        """Gather the pixels of all crops from the padded images at once."""
         pad, (height, width, channels) = self.padding, x.shape[1:]
         batch = ops.shape(x)[0]
-        # Drawn for the whole batch on each device, so that a share gets what it would get on one device.
-        share, shares = _share()
-        begin, end = share * batch, (share + 1) * batch
-        offsets = keras.random.randint((2, shares * batch), 0, 2 * pad + 1, seed=self.generator)[:, begin:end]
-        flips = keras.random.randint((shares * batch, 1), 0, 2, seed=self.generator)[begin:end]
+        # Each replica draws for the global batch and uses its own rows: the result is the same as on one device.
+        replica, replicas = _replica()
+        begin, end = replica * batch, (replica + 1) * batch
+        offsets = keras.random.randint((2, replicas * batch), 0, 2 * pad + 1, seed=self.generator)[:, begin:end]
+        flips = keras.random.randint((replicas * batch, 1), 0, 2, seed=self.generator)[begin:end]
         columns = ops.expand_dims(ops.arange(width), 0)
         columns = columns + flips * (width - 1 - 2 * columns) + offsets[1][:, None]
         rows = ops.expand_dims(ops.arange(height), 0) + offsets[0][:, None]
@@ -121,18 +122,13 @@ class PadCropFlip(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        return {
-            **super().get_config(),
-            "padding": self.padding,
-            "seed": self.seed,
-            "data_format": self.data_format,
-        }
+        return {**super().get_config(), "padding": self.padding, "seed": self.seed, "data_format": self.data_format}
 
 
-def _share() -> tuple[Any, int]:
-    """Return which equal share of a batch this code is running for, from 0, and their number: (0, 1) on one device.
+def _replica() -> tuple[Any, int]:
+    """Return the index of this replica and the number of replicas: (0, 1) on one device.
 
-    The one call of TensorFlow here: only under its strategies does a layer see less than the whole batch.
+    Only under TensorFlow's strategies does a layer see less than the global batch.
     """
     if keras.backend.backend() != "tensorflow":
         return 0, 1

@@ -1,4 +1,4 @@
-"""What `model.fit` and `model.evaluate` are given: batches whose order is a function of seed and step alone."""
+"""Batches for `model.fit` and `model.evaluate`: their order is a function of seed and step."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
 
 
 class TrainBatches(keras.utils.PyDataset):
-    """Endless training batches, from a given step on; give `fit` a `steps_per_epoch`, and `shuffle=False`.
+    """Endless training batches from a given step on. Pass `steps_per_epoch` and `shuffle=False` to `fit`.
 
-    The batch at step s is a function of (seed, s): in epoch e = s // steps_per_epoch the images come in the
-    permutation drawn from (seed, e). So a run that is resumed at step s sees what it would have seen. Every batch
-    has `batch_size` images; the images that do not fill a last batch are left out, others in each epoch.
+    The batch at step s is a function of (seed, s): epoch e = s // steps_per_epoch uses the permutation drawn from
+    (seed, e). A run resumed at step s therefore sees the same batches as an uninterrupted one. Every batch has
+    `batch_size` examples. Examples that would leave the last batch incomplete are left out, different ones in each
+    epoch.
 
-    Keras's own shuffling of arrays repeats one permutation in every epoch on TensorFlow where the seed is fixed; and
-    of a finite `PyDataset` it fetches the first batches of an epoch before it says that the one before has ended.
-    An endless one, indexed by the step, has neither fault.
+    Keras's own shuffling has two faults that this class avoids. On TensorFlow, arrays with a fixed seed come in the
+    same order in every epoch. And Keras fetches the first batches of a finite `PyDataset` for the next epoch before
+    it signals the end of the current one.
 
     Args:
-        split: the images.
-        batch_size: images a batch.
-        seed: of the permutations. Default 0.
-        first_step: the step of the first batch. Default 0.
+        split: the examples.
+        batch_size: examples per batch.
+        seed: seed of the permutations. Default 0.
+        first_step: step of the run at which the batches start. Default 0.
 
     Raises:
-        InputError: the batch is larger than the split.
+        InputError: `batch_size` is less than 1 or larger than the split.
 
     Example:
 
@@ -57,27 +58,27 @@ class TrainBatches(keras.utils.PyDataset):
 
     @property
     def num_batches(self) -> None:
-        """`None`: there is no end."""
+        """`None`: the batches never end."""
         return None
 
     def indices(self, step: int) -> np.ndarray:
-        """Return the indices of the images of the batch at `step` of the run, int64 (batch_size,)."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        """Return the indices of the examples in the batch at `step` of the run, int64 (batch_size,)."""
+        epoch, position = divmod(step, self.steps_per_epoch)
         if self._permutation[0] != epoch:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.split))
             self._permutation = (epoch, order)
-        return self._permutation[1][place * self.batch_size : (place + 1) * self.batch_size]
+        return self._permutation[1][position * self.batch_size : (position + 1) * self.batch_size]
 
     def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         return self.split.batch(self.indices(self.first_step + index))
 
 
 class TestBatches(keras.utils.PyDataset):
-    """Every image once, in order; the last batch may be smaller.
+    """Every example once, in order. The last batch may be smaller.
 
     Args:
-        split: the images.
-        batch_size: images a batch.
+        split: the examples.
+        batch_size: examples per batch.
 
     Example:
 
@@ -87,7 +88,7 @@ class TestBatches(keras.utils.PyDataset):
     [4, 4, 2]
     """
 
-    __test__ = False  # not a test, whatever its name begins with
+    __test__ = False  # pytest would take the name for a test
 
     def __init__(self, split: Split, batch_size: int) -> None:
         super().__init__()
@@ -104,10 +105,10 @@ class TestBatches(keras.utils.PyDataset):
 
 
 def feed(batches: Any) -> Any:
-    """Return batches as `fit` and `evaluate` are best given them: on TensorFlow `TrainBatches` as a tf.data set.
+    """Return batches in the best form for `fit` and `evaluate`: on TensorFlow, as a `tf.data.Dataset`.
 
-    Keras would make one itself, but with tf.data's tuner, for whose next turn the end of every `fit` and of every
-    evaluation then waits: up to some seconds, at random.
+    Keras would convert them itself, but with tf.data's autotuner. The end of every `fit` and evaluation then waits
+    for the tuner's next turn, a random time of up to several seconds.
 
     Example:
 
@@ -139,29 +140,30 @@ def feed(batches: Any) -> Any:
 
 @contextmanager
 def as_input_errors(*batches: Any) -> Iterator[None]:
-    """Raise the InputError of batches as it is: TensorFlow makes an error of its own of what its generators raise.
+    """Re-raise the InputError of a batch that TensorFlow wrapped in an error of its own.
 
     Args:
-        *batches: those that were given to `feed`.
+        *batches: the batches that were passed to `feed`.
     """
     try:
         yield
     except Exception as error:
         for fault in (getattr(each, "fault", None) for each in batches):
-            if fault is not None and str(fault) in str(error):  # it may have been read ahead, and be another's doing
+            # The fault of a prefetched batch may have nothing to do with this error.
+            if fault is not None and str(fault) in str(error):
                 raise fault from None
         raise
 
 
 def part_of(batches: Any, index: int, count: int) -> Any:
-    """Return batches that are each one of `count` equal parts of those given: what one process of several computes on.
+    """Return one of `count` equal parts of each batch, for one of several processes.
 
-    The parts of all processes, in order, are the batch: no example twice, and none left out.
+    The parts of all processes, in order, make up the batch.
 
     Args:
-        batches: a `PyDataset`, a `tf.data.Dataset` or an iterable of (inputs, labels), of sizes that `count` divides.
-        index: of the part, from 0.
-        count: of the parts; with 1 the batches are returned as they are.
+        batches: a `PyDataset`, a `tf.data.Dataset` or an iterable of (inputs, labels). `count` must divide the sizes.
+        index: index of the part, from 0.
+        count: number of parts. With 1, the batches are returned unchanged.
 
     Example:
 
@@ -186,7 +188,7 @@ def part_of(batches: Any, index: int, count: int) -> Any:
 
 
 class _Parts(keras.utils.PyDataset):
-    """The same part of each batch."""
+    """One part of each batch."""
 
     def __init__(self, batches: keras.utils.PyDataset, part: Callable[[Any, Any], tuple[Any, Any]]) -> None:
         super().__init__()
@@ -201,34 +203,20 @@ class _Parts(keras.utils.PyDataset):
         return self.part(*self.batches[index])
 
 
-def steps_per_epoch(images: int, batch_size: int) -> int:
-    """Return the number of whole batches in an epoch.
-
-    Raises:
-        InputError: there is none.
-
-    >>> steps_per_epoch(50_000, 128)
-    390
-    """
-    if batch_size < 1 or batch_size > images:
-        raise InputError(f"a batch of {batch_size} does not fit {images:,} training images; give 1 to {images:,}")
-    return images // batch_size
-
-
 def as_labels(labels: Any) -> np.ndarray:
     """Return labels as int32 (n,).
 
     Raises:
-        InputError: they are not whole numbers, one an image.
+        InputError: they are not integers, one per image.
 
     >>> as_labels([[3], [1]])
     array([3, 1], dtype=int32)
     """
     array = np.asarray(labels)
-    if array.ndim == 2 and array.shape[1] == 1:  # as keras.datasets gives them
+    if array.ndim == 2 and array.shape[1] == 1:  # the shape in keras.datasets
         array = array[:, 0]
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise InputError(
-            f"labels of shape {array.shape} and dtype {array.dtype} are not class numbers; give one integer an image"
+            f"labels of shape {array.shape} and dtype {array.dtype} are not class numbers; pass one integer per image"
         )
     return array.astype(np.int32)

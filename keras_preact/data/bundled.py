@@ -1,4 +1,4 @@
-"""The images that come with the package."""
+"""The bundled images."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog
 
 @functools.cache
 def bundled_cifar10() -> ImageDataset:
-    """Return the bundled part of CIFAR-10: the first 400 training and 100 test images of each class.
+    """Return the bundled subset of CIFAR-10: the first 400 training and 100 test images of each class.
 
-    Needs no network, no TensorFlow. For demonstrations and tests: an error measured on it is not CIFAR-10's.
+    It needs neither a download nor TensorFlow. It is meant for demonstrations and tests: an error measured on it is
+    not comparable with errors on CIFAR-10.
     """
     folder = Path(__file__).parent / "bundled"
     labels = json.loads((folder / "labels.json").read_text())

@@ -1,4 +1,4 @@
-"""Images in folders, one per class."""
+"""Images in one folder per class."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from keras_preact.errors import InputError
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
 TEST_FOLDERS = ("test", "val", "validation")
 FOLDER_IMAGE_SIZE = 32
-"""Pixels to which the images of a folder are scaled by default."""
+"""Default height and width of the images of a folder, in pixels."""
 
 
 class FolderSplit(ImageSplit):
-    """Image files, read when they are needed: turned upright, the short side brought to a length, the middle cut out.
+    """Image files, read on demand, turned upright, scaled by their short side and center-cropped.
 
     Args:
-        root: the folder that names in messages and in the fingerprint are relative to.
-        paths: the files.
+        root: folder; names in messages and in the fingerprint are relative to it.
+        paths: the image files.
         labels: integers (n,).
-        image_size: pixels, height and width.
-        short_side: pixels, before the middle is cut out; default `image_size`.
+        image_size: height and width in pixels.
+        short_side: length of the short side before the crop, in pixels. Default `image_size`.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class FolderSplit(ImageSplit):
 
     @functools.cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max_workers=4)  # Pillow decodes outside the interpreter's lock
+        return ThreadPoolExecutor(max_workers=4)  # Pillow releases the GIL while it decodes
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_pool"}  # threads cannot be copied
+        return {name: value for name, value in vars(self).items() if name != "_pool"}  # a thread pool cannot be copied
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
@@ -57,11 +57,11 @@ class FolderSplit(ImageSplit):
         size, short_side, name = self.image_shape[0], self.short_side, path.relative_to(self.root)
         try:
             with Image.open(path) as file:
-                # Pillow would cut integers of 16 or 32 bits off at 255, and so make nearly all of them white.
+                # Pillow would clip integers of 16 or 32 bits at 255, which makes nearly every pixel white.
                 if file.mode.startswith(("I", "F")):
                     raise InputError(
                         f"the image {name} has pixels of more than 8 bits ({file.mode}); scale them to 0 to 255 and "
-                        "save it with 8"
+                        "save it with 8 bits per channel"
                     )
                 image = _upright(file).convert("RGB")
         except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
@@ -69,7 +69,7 @@ class FolderSplit(ImageSplit):
         scale = short_side / min(image.size)
         width, height = (max(short_side, round(length * scale)) for length in image.size)
         if (width, height) != image.size:
-            # Smaller by area averaging, as images in memory; BOX would enlarge to blocks.
+            # Shrink by area averaging, like images in memory. BOX would enlarge pixels to blocks.
             image = image.resize((width, height), Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
         left, top = (width - size) // 2, (height - size) // 2
         return np.asarray(image)[top : top + size, left : left + size]
@@ -78,7 +78,7 @@ class FolderSplit(ImageSplit):
         return FolderSplit(self.root, self.paths, self.labels, image_size, short_side)
 
     def readable(self) -> tuple[FolderSplit, list[str]]:
-        """Return the images that can be read, and the names of the others: each file is decoded once."""
+        """Decode every file once; return a split of those that can be read, and the names of the rest."""
 
         def is_readable(path: Path) -> bool:
             try:
@@ -88,11 +88,9 @@ class FolderSplit(ImageSplit):
             return True
 
         good = np.array(list(self._pool.map(is_readable, self.paths)), dtype=bool)
-        paths = [path for path, is_good in zip(self.paths, good, strict=True) if is_good]
-        names = [
-            str(path.relative_to(self.root)) for path, is_good in zip(self.paths, good, strict=True) if not is_good
-        ]
-        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0]), names
+        paths = [self.paths[i] for i in np.flatnonzero(good)]
+        unreadable = [str(self.paths[i].relative_to(self.root)) for i in np.flatnonzero(~good)]
+        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0]), unreadable
 
     def update_hash(self, digest: Any) -> None:
         for path, label in zip(self.paths, self.labels, strict=True):
@@ -100,27 +98,27 @@ class FolderSplit(ImageSplit):
 
 
 def _upright(file: Image.Image) -> Image.Image:
-    """Return an image as a viewer shows it: cameras store it as it was held, and in its EXIF tags how to turn it."""
-    from PIL import ImageOps  # Keras imports no more of Pillow than `Image`, nor does this package by itself
+    """Return an image as a viewer shows it: cameras store the orientation in the EXIF tags."""
+    from PIL import ImageOps  # only here: `import keras_preact` loads no more of Pillow than Keras does
 
     try:
         return ImageOps.exif_transpose(file)
-    except (ValueError, TypeError, KeyError, struct.error):  # damaged tags; the pixels are decoded afterwards
+    except (ValueError, TypeError, KeyError, struct.error):  # damaged tags; the pixels may be intact
         return file
 
 
 def from_folder(directory: str | Path, image_size: int | None = None, skip_corrupt: bool = False) -> ImageDataset:
-    """Return the images of a folder of class folders.
+    """Return the images of a folder with one subfolder per class.
 
     Args:
-        directory: holds `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`); most image formats.
-            Images with an EXIF orientation are turned by it.
-        image_size: pixels; images are scaled to it by their short side and cut to a square. Default 32.
-        skip_corrupt: whether images that cannot be read are found now, by decoding each once, and left out. Default
-            `False`: the first that is met stops the training.
+        directory: contains `train/CLASS/*.png` and `test/CLASS/*.png` (or `val`, `validation`), in any common image
+            format. EXIF orientations are respected.
+        image_size: height and width in pixels. The short side is scaled to it, and the center is cropped. Default 32.
+        skip_corrupt: whether to decode every image now and leave out those that cannot be read. Default `False`: the
+            first such image stops the training.
 
     Raises:
-        InputError: a folder is missing or empty, or the classes of the two differ.
+        InputError: a folder is missing or empty, training and test classes differ, or `image_size` is less than 8.
 
     Example:
 
@@ -135,19 +133,19 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
     """
     root = Path(directory)
     if not root.is_dir():
-        raise InputError(f"there is no folder {directory}; name one that holds train/CLASS/ and test/CLASS/")
+        raise InputError(f"there is no folder {directory}; choose one with train/CLASS/ and test/CLASS/")
     test_name = next((name for name in TEST_FOLDERS if (root / name).is_dir()), None)
     if not (root / "train").is_dir() or test_name is None:
         raise InputError(f"{directory} has no train/ or no test/ folder; put the class folders into those two")
     names = _class_folders(root / "train")
-    if names != (others := _class_folders(root / test_name)):
-        differing = ", ".join(sorted(set(names) ^ set(others)))
+    if differing := sorted(set(names) ^ set(_class_folders(root / test_name))):
         raise InputError(
-            f"train/ and {test_name}/ in {directory} differ in the classes {differing}; give both the same"
+            f"train/ and {test_name}/ in {directory} differ in the classes {', '.join(differing)}; "
+            "put the same class folders into both"
         )
     size = FOLDER_IMAGE_SIZE if image_size is None else image_size
     if size < SMALLEST_IMAGE:
-        raise InputError(f"the image size is {size}; give at least {SMALLEST_IMAGE} pixels")
+        raise InputError(f"the image size is {size}; it must be at least {SMALLEST_IMAGE} pixels")
     splits, skipped = [], []
     for name in ("train", test_name):
         files = [(path, label) for label, folder in enumerate(names) for path in _images(root / name / folder)]
@@ -164,8 +162,7 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[Path]:
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
-    files = [path for path in files if not path.name.startswith(".")]
-    if not files:
-        raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no image; add some or remove it")
-    return files
+    images = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.name[0] != ".")
+    if not images:
+        raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no images; add some or remove it")
+    return images

@@ -1,4 +1,4 @@
-"""Data sets by name."""
+"""Load a data set by name."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ def load_dataset(
     """Return a data set by name: an `ImageDataset` or a `SequenceDataset`.
 
     Args:
-        name: `"bundled"`, `"folder"` (with `data_dir`), a classification set of tensorflow-datasets; or the bundled
-            sequences: `"reviews"`, `"characters"`, `"weather"`.
-        data_dir: the folder, or where tensorflow-datasets keeps its data (default: its own place).
-        image_size: height and width in pixels. Images of one size (the bundled ones, CIFAR) are averaged down to it;
-            it is required where sizes differ, except in a folder, whose default is 32.
-        skip_corrupt: with `"folder"`, whether images that cannot be read are left out; see `from_folder`.
+        name: `"bundled"`; `"folder"`, with `data_dir`; the bundled sequences `"reviews"`, `"characters"` or
+            `"weather"`; or an image classification set of tensorflow-datasets.
+        data_dir: the image folder, or the data folder of tensorflow-datasets (default: its own).
+        image_size: height and width in pixels. Images of one size (bundled, CIFAR) are averaged down to it. Required
+            if the images differ in size, except for a folder, where the default is 32.
+        skip_corrupt: whether to leave out images of a folder that cannot be read; see `from_folder`.
 
     Raises:
-        InputError: there is no such set, it is missing, or half written; an image size that it cannot have; or a
-            folder for bundled data.
+        InputError: the data set is unknown, missing or incomplete, or does not accept one of the arguments.
 
     Example:
 
@@ -35,25 +34,25 @@ def load_dataset(
     (16, 16, 3)
     """
     if skip_corrupt and name != "folder":
-        raise InputError(f"only images of a folder can be skipped; leave out --skip-corrupt with --dataset {name}")
+        raise InputError(f"--skip-corrupt needs --dataset folder; leave out --skip-corrupt with --dataset {name}")
     if name == "bundled":
-        _refuse_bundled(name, "--data-dir", data_dir)
+        _check_unset(name, "--data-dir", data_dir)
         return bundled_cifar10() if image_size is None else bundled_cifar10().at(image_size)
     if name == "folder":
         if data_dir is None:
-            raise InputError("--dataset folder needs --data-dir, a folder that holds train/CLASS/ and test/CLASS/")
+            raise InputError("--dataset folder needs --data-dir, a folder with train/CLASS/ and test/CLASS/")
         return from_folder(data_dir, image_size, skip_corrupt)
     if name in SEQUENCES:
-        _refuse_bundled(name, "--data-dir", data_dir)
-        _refuse_bundled(name, "--image-size", image_size)
+        _check_unset(name, "--data-dir", data_dir)
+        _check_unset(name, "--image-size", image_size)
         return SEQUENCES[name]()
     return from_tfds(name, data_dir, image_size)
 
 
-def _refuse_bundled(name: str, option: str, value: Any) -> None:
-    """Raise InputError where an option is given that bundled data cannot have: the user may mean other data."""
+def _check_unset(name: str, option: str, value: Any) -> None:
+    """Raise InputError if an option is set that bundled data do not have: the user may want other data."""
     if value is not None:
         raise InputError(
-            f"the data set {name} comes with the package, as it is; leave out {option}, or name other data by "
-            "--dataset (folder, or a name of tensorflow-datasets)"
+            f"{option} does not apply to the bundled data set {name}; leave out {option}, or choose other data with "
+            "--dataset (folder, or a name from tensorflow-datasets)"
         )

@@ -1,7 +1,7 @@
-"""Sequences: film reviews to tell apart and to continue letter by letter, a year's weather to forecast.
+"""Sequences: film reviews to classify or to continue character by character, and a year's weather to forecast.
 
-All of it is real and bundled (`bundled/README.md` says whence), and needs NumPy alone. Each set knows what simple
-rules without a network reach on it: `baselines`.
+The data are real and bundled (`bundled/README.md` names the sources) and need only NumPy. `baselines` returns the test
+errors of simple rules.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import gzip
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -25,22 +25,22 @@ BUNDLED = Path(__file__).parent / "bundled"
 TASKS = ("classification", "next_token", "forecast")
 PADDING, UNKNOWN = "", "\N{REPLACEMENT CHARACTER}"
 """The first two entries of every vocabulary: tokens 0 and 1."""
-EVERY_TENTH = 10
+TEST_EVERY = 10
 """Every tenth review is a test review."""
-HOURS_OF_TRAINING = 304 * 24
-"""January to October; November and December are the test."""
+TRAINING_HOURS = 304 * 24
+"""January to October. November and December are the test split."""
 WEATHER_FEATURES = ("temperature", "dew point", "humidity", "pressure", "wind speed", "sunlight")
 
 
 class SequenceSplit(Split):
-    """Sequences in memory, with what a network is to make of each.
+    """Sequences in memory and their targets.
 
     Args:
         sequences: int32 (n, length) tokens, or float32 (n, length, features).
         targets: int32 (n,) classes, int32 (n, length) tokens, or float32 (n, horizon, targets).
 
     Raises:
-        InputError: no sequences, or not one target a sequence.
+        InputError: there are no sequences, or not one target per sequence.
 
     Example:
 
@@ -51,7 +51,7 @@ class SequenceSplit(Split):
 
     def __init__(self, sequences: np.ndarray, targets: np.ndarray) -> None:
         if len(sequences) != len(targets) or not len(sequences):
-            raise InputError(f"{len(sequences)} sequences have {len(targets)} targets; give one a sequence")
+            raise InputError(f"{len(sequences)} sequences have {len(targets)} targets; pass one target per sequence")
         self.sequences = sequences
         self.labels = targets
 
@@ -61,6 +61,10 @@ class SequenceSplit(Split):
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.sequences[indices], self.labels[indices]
+
+    def at(self, image_size: int, short_side: int | None = None) -> SequenceSplit:
+        """Raise InputError: sequences have no image size."""
+        raise InputError("the data are sequences, not images; leave out the image size")
 
     def update_hash(self, digest: Any) -> None:
         digest.update(np.ascontiguousarray(self.sequences))
@@ -72,16 +76,16 @@ class SequenceDataset:
     """Training and test sequences.
 
     Attributes:
-        name: for run.json and messages.
+        name: used in run.json and messages.
         train: training sequences.
-        test: test sequences, which training never sees.
+        test: test sequences.
         task: `"classification"`, `"next_token"` or `"forecast"`.
-        vocabulary: the words or characters by token; empty for series of numbers.
-        class_names: of a classification.
-        unit: of the error: % of the classes or tokens, or what a forecast is measured in.
+        vocabulary: the words or characters, indexed by token. Empty for numeric series.
+        class_names: names of the classes, in the order of the labels. Empty for other tasks.
+        unit: unit of the error: % of the classes or tokens, or the unit of a forecast.
 
     Raises:
-        InputError: an unknown task, or a label or token that is none of the classes or words.
+        InputError: the task is unknown, or a label or token is outside the classes or the vocabulary.
 
     Example:
 
@@ -97,6 +101,7 @@ class SequenceDataset:
     vocabulary: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     unit: str = "%"
+    kind: ClassVar[str] = "sequences"
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
@@ -110,16 +115,33 @@ class SequenceDataset:
 
     @property
     def classes(self) -> int:
-        """Number of classes of a classification."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def length(self) -> int:
-        """Steps of a sequence."""
+        """Steps per sequence."""
         return self.train.sequences.shape[1]
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the record of a run says of the data, including the errors of simple rules."""
+        return {
+            "task": self.task,
+            "shape": list(self.train.signature[0][0]),
+            "target_shape": list(self.train.signature[1][0]),
+            "vocabulary": len(self.vocabulary),
+            "train_sequences": len(self.train),
+            "test_sequences": len(self.test),
+            "unit": self.unit,
+            "baselines": baselines(self),
+        }
+
+    def only(self, class_names: Sequence[str]) -> SequenceDataset:
+        """Raise InputError: only images can be selected by class."""
+        raise InputError(f"{self.name} has sequences, not images; leave out --only")
+
     def fingerprint(self) -> str:
-        """Return a SHA-256 that tells these data from others."""
+        """Return a SHA-256 that identifies the data."""
         digest = hashlib.sha256(repr((self.task, self.vocabulary, self.class_names)).encode())
         self.train.update_hash(digest)
         self.test.update_hash(digest)
@@ -131,60 +153,57 @@ class SequenceDataset:
 
 @functools.cache
 def bundled_reviews(length: int = 40, vocabulary: int = 8000) -> SequenceDataset:
-    """Return 10,568 sentences of film reviews, rated by people, as tokens: is the rating positive?
+    """Return 10,568 sentences of film reviews as tokens. The task: did people rate the sentence as positive?
 
     Args:
-        length: words of a sentence; longer ones are cut, shorter ones padded with 0.
+        length: words per sentence. Longer sentences are cut, shorter ones padded with 0.
         vocabulary: number of tokens: padding, unknown, and the most frequent words of the training sentences.
     """
     train, test = _ratings_and_texts()
-    words = [[_words(text) for _, text in split] for split in (train, test)]
-    known = _vocabulary((word for sentence in words[0] for word in sentence), vocabulary)
-    first, second = (
-        SequenceSplit(_tokens(sentences, known, length), np.array([rating > 0 for rating, _ in split], np.int32))
-        for split, sentences in zip((train, test), words, strict=True)
-    )
-    return SequenceDataset("reviews", first, second, "classification", known, ("negative", "positive"))
+    known = _vocabulary((word for _, text in train for word in _words(text)), vocabulary)
+
+    def split(reviews: list[tuple[float, str]]) -> SequenceSplit:
+        tokens = _tokens([_words(text) for _, text in reviews], known, length)
+        return SequenceSplit(tokens, np.array([rating > 0 for rating, _ in reviews], np.int32))
+
+    return SequenceDataset("reviews", split(train), split(test), "classification", known, ("negative", "positive"))
 
 
 @functools.cache
 def bundled_characters(length: int = 128) -> SequenceDataset:
-    """Return the same sentences as one text for training and one for testing, cut up: which character comes next?
+    """Return the same sentences as one training text and one test text. The task: which character comes next?
 
     Args:
-        length: characters of a sequence; the target is the sequence one character on.
+        length: characters per sequence. The target is the sequence shifted by one character.
     """
     texts = ["\n".join(text for _, text in split) for split in _ratings_and_texts()]
-    known = _vocabulary(iter(texts[0]), vocabulary=100)
-    first, second = (_shifted(text, known, length) for text in texts)
-    return SequenceDataset("characters", first, second, "next_token", known)
+    known = _vocabulary(texts[0], 100)
+    train, test = (_shifted(text, known, length) for text in texts)
+    return SequenceDataset("characters", train, test, "next_token", known)
 
 
 def _shifted(text: str, vocabulary: Sequence[str], length: int) -> SequenceSplit:
-    """Return a text cut up, and the same one character on."""
+    """Return a text cut into sequences, with the text shifted by one character as targets."""
     count = (len(text) - 1) // length
     tokens = _tokens([text], vocabulary, count * length + 1)[0]
     return SequenceSplit(tokens[:-1].reshape(count, length), tokens[1:].reshape(count, length))
 
 
 def _ratings_and_texts() -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
-    """Return training and test reviews; those that were rated 0 are neither positive nor negative."""
+    """Return training and test reviews without those rated 0, which are neither positive nor negative."""
     with gzip.open(BUNDLED / "reviews.txt.gz", "rt", encoding="utf-8") as file:
         lines = [line.rstrip("\n").split("\t") for line in file]
     rated = [(float(rating), text) for rating, text in lines if float(rating)]
-    return (
-        [row for number, row in enumerate(rated) if number % EVERY_TENTH],
-        [row for number, row in enumerate(rated) if not number % EVERY_TENTH],
-    )
+    return [row for number, row in enumerate(rated) if number % TEST_EVERY], rated[::TEST_EVERY]
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text.lower())
 
 
-def _vocabulary(tokens: Any, vocabulary: int) -> tuple[str, ...]:
-    """Return padding, unknown, and the most frequent tokens; of equally frequent ones, those that came first."""
-    return (PADDING, UNKNOWN, *(token for token, _ in Counter(tokens).most_common(vocabulary - 2)))
+def _vocabulary(tokens: Iterable[str], size: int) -> tuple[str, ...]:
+    """Return padding, unknown, and the most frequent tokens. Ties keep the order of first appearance."""
+    return (PADDING, UNKNOWN, *(token for token, _ in Counter(tokens).most_common(size - 2)))
 
 
 def _tokens(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], length: int) -> np.ndarray:
@@ -201,41 +220,39 @@ def _tokens(sentences: Sequence[Sequence[str]], vocabulary: Sequence[str], lengt
 
 @functools.cache
 def bundled_weather(length: int = 72, horizon: int = 24) -> SequenceDataset:
-    """Return the hours of a typical year in Greensboro, North Carolina: how warm will the next hours be?
+    """Return the hours of a typical year in Greensboro, North Carolina. The task: forecast the temperature.
 
-    Features are those of `WEATHER_FEATURES` and, as two more, the time of day: sine and cosine.
+    The features are `WEATHER_FEATURES` and the sine and cosine of the time of day.
 
     Args:
-        length: hours that the forecast starts from.
+        length: hours on which a forecast is based.
         horizon: hours to forecast.
     """
     with gzip.open(BUNDLED / "weather.csv.gz", "rt", encoding="ascii") as file:
         hours = np.loadtxt(file, delimiter=",", dtype=np.float32)
     angle = 2 * np.pi * np.arange(len(hours)) / 24
     hours = np.column_stack([hours, np.sin(angle), np.cos(angle)]).astype(np.float32)
-    train, test = (_windows(part, length, horizon) for part in (hours[:HOURS_OF_TRAINING], hours[HOURS_OF_TRAINING:]))
+    train, test = (_windows(part, length, horizon) for part in (hours[:TRAINING_HOURS], hours[TRAINING_HOURS:]))
     return SequenceDataset("weather", train, test, "forecast", unit="°C")
 
 
 def _windows(hours: np.ndarray, length: int, horizon: int) -> SequenceSplit:
-    """Return every stretch of hours, and the temperatures that follow it."""
+    """Return every window of hours, with the temperatures that follow as targets."""
     count = len(hours) - length - horizon + 1
     if count < 1:
-        raise InputError(f"{length} hours and {horizon} more do not fit into the {len(hours)} of a split; give fewer")
+        raise InputError(f"{length} + {horizon} hours do not fit into a split of {len(hours)} hours; use fewer")
     past = np.stack([hours[start : start + length] for start in range(count)])
     future = np.stack([hours[start + length : start + length + horizon, :1] for start in range(count)])
     return SequenceSplit(past, future)
 
 
-# ---- what needs no network ----------------------------------------------------------------------------------------
+# ---- baselines ----------------------------------------------------------------------------------------------------
 
 
 def baselines(dataset: SequenceDataset) -> dict[str, float]:
-    """Return the test error of simple rules: in %, or for a forecast the mean absolute error in its unit.
+    """Return the test errors of simple rules: in %, or for a forecast the mean absolute error in its unit.
 
-    A network that does not beat them has learnt nothing worth its price.
-
-    Example: no weather is more persistent than that of this time yesterday.
+    Example:
 
     >>> sorted(baselines(bundled_weather()))
     ['last value', 'mean of the last day', 'same hour of the day before']
@@ -245,23 +262,23 @@ def baselines(dataset: SequenceDataset) -> dict[str, float]:
 
 
 def _bag_of_words(dataset: SequenceDataset) -> dict[str, float]:
-    """Naive Bayes on the words of a sentence, whatever their order, with one count added to each."""
+    """Naive Bayes on the words of a sentence, regardless of order, with add-one smoothing."""
     words, classes = len(dataset.vocabulary), dataset.classes
     counts = np.ones((classes, words))
     for tokens, label in zip(dataset.train.sequences, dataset.train.labels, strict=True):
         np.add.at(counts[label], tokens[tokens > 0], 1)
-    of_a_class = np.bincount(dataset.train.labels, minlength=classes)
+    examples = np.bincount(dataset.train.labels, minlength=classes)
     weights = np.log(counts / counts.sum(1, keepdims=True))
     scores = np.stack([np.where(dataset.test.sequences > 0, w[dataset.test.sequences], 0).sum(1) for w in weights])
-    told = (scores + np.log(of_a_class / of_a_class.sum())[:, None]).argmax(0)
+    predicted = (scores + np.log(examples / examples.sum())[:, None]).argmax(0)
     return {
-        "the more frequent class": 100 * float(np.mean(dataset.test.labels != of_a_class.argmax())),
-        "bag of words (naive Bayes)": 100 * float(np.mean(dataset.test.labels != told)),
+        "the more frequent class": 100 * float(np.mean(dataset.test.labels != examples.argmax())),
+        "bag of words (naive Bayes)": 100 * float(np.mean(dataset.test.labels != predicted)),
     }
 
 
 def _frequencies(dataset: SequenceDataset) -> dict[str, float]:
-    """The token that is most frequent, and the one that most frequently follows the last."""
+    """Predict the most frequent token, or the most frequent successor of the last token."""
     size = len(dataset.vocabulary)
     pairs = np.zeros((size, size), np.int64)
     np.add.at(pairs, (dataset.train.sequences.ravel(), dataset.train.labels.ravel()), 1)
@@ -273,7 +290,7 @@ def _frequencies(dataset: SequenceDataset) -> dict[str, float]:
 
 
 def _naive_forecasts(dataset: SequenceDataset) -> dict[str, float]:
-    """Rules for one target that is the first feature, hour by hour; none for others, of which nothing is known."""
+    """Repeat past values of the first feature, assumed hourly and the only target; no rules for several targets."""
     past, future = dataset.test.sequences[..., :1], dataset.test.labels
     if future.shape[-1] != 1:
         return {}
@@ -286,4 +303,4 @@ def _naive_forecasts(dataset: SequenceDataset) -> dict[str, float]:
 
 
 SEQUENCES = {"reviews": bundled_reviews, "characters": bundled_characters, "weather": bundled_weather}
-"""The bundled sets by the names that `load_dataset` takes."""
+"""The bundled sequences, by the names that `load_dataset` accepts."""

@@ -1,27 +1,28 @@
-"""Images and labels: a split, and a data set of two splits."""
+"""Splits of examples and labels, and image data sets of a training and a test split."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from keras_preact.data.batches import TestBatches, TrainBatches, as_labels, steps_per_epoch
+from keras_preact.data.batches import TestBatches, TrainBatches, as_labels
 from keras_preact.errors import InputError, check_choice
 
 SMALLEST_IMAGE = 8
-"""Pixels: the networks halve an image twice or more."""
+"""Least height and width in pixels: the networks halve an image at least twice."""
+ShapeAndDtype = tuple[tuple[int, ...], str]
 
 
 class Split(ABC):
-    """Training or test examples: what a network is shown, and what it is to make of it.
+    """Training or test examples with their labels.
 
     Attributes:
-        labels: (n, …), what it is to make of each.
+        labels: (n, …), the class or target of each example.
     """
 
     labels: np.ndarray
@@ -31,8 +32,8 @@ class Split(ABC):
 
     @property
     @abstractmethod
-    def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
-        """Shape and dtype of one example, and of its label."""
+    def signature(self) -> tuple[ShapeAndDtype, ShapeAndDtype]:
+        """Shape and dtype of one example and of its label."""
 
     @abstractmethod
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -40,14 +41,17 @@ class Split(ABC):
 
     @abstractmethod
     def update_hash(self, digest: Any) -> None:
-        """Feed to a hashlib object what tells this split from another."""
+        """Update a hashlib object with the data of this split."""
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Return the number of whole batches in an epoch; InputError where there is none."""
-        return steps_per_epoch(len(self), batch_size)
+        """Return the number of complete batches in an epoch. Raises InputError if there are none."""
+        if not 1 <= batch_size <= len(self):
+            limit = f"{len(self):,}"
+            raise InputError(f"a batch of {batch_size} does not fit {limit} training examples; use 1 to {limit}")
+        return len(self) // batch_size
 
     def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Any:
-        """Return endless shuffled batches for `model.fit`, from a step of the run on."""
+        """Return endless shuffled batches for `model.fit`, starting at a step of the run."""
         return TrainBatches(self, batch_size, seed, first_step)
 
     def test_batches(self, batch_size: int) -> Any:
@@ -64,56 +68,53 @@ class ImageSplit(Split):
 
     image_shape: tuple[int, int, int]
     is_stream = False
-    """Whether the images can only be read in their own order, so that their labels take as long as an epoch."""
+    """Whether the images can only be read in order. Reading all labels then takes as long as an epoch."""
 
     def known_labels(self) -> np.ndarray:
-        """Return the labels that can be checked at once: all, and the first of a stream."""
+        """Return the labels that can be read quickly: all of them, or the first few of a stream."""
         return self.labels
 
     @property
-    def signature(self) -> tuple[tuple[tuple[int, ...], str], tuple[tuple[int, ...], str]]:
+    def signature(self) -> tuple[ShapeAndDtype, ShapeAndDtype]:
         return (self.image_shape, "uint8"), ((), "int32")
 
-    def part(self, indices: np.ndarray, labels: np.ndarray) -> ImageSplit:
-        """Return the images at these indices alone, with these labels."""
-        return _Part(self, indices, labels)
-
     def at(self, image_size: int, short_side: int | None = None) -> ImageSplit:
-        """Return the same images at another size, for example 16 pixels instead of 32, or a test at 320.
+        """Return the images at another size, for example 16 pixels instead of 32, or 320 for testing.
 
-        Images in memory are averaged down, each new pixel over the area that it covers. Image files are scaled by
-        their short side, and the middle is cut out.
+        Images in memory are averaged down: each new pixel is the mean of the area that it covers. Image files are
+        scaled by their short side and center-cropped.
 
         Args:
             image_size: height and width in pixels.
-            short_side: of image files, before the middle is cut out; default in the proportion of this split.
+            short_side: short side of image files before the crop, in pixels. Default: `image_size` for a folder; for a
+                stream, scaled with the image size.
 
         Raises:
-            InputError: images in memory are smaller than that or not square, or the short side is shorter than the
-                square.
+            InputError: images in memory are smaller than `image_size` or not square, or `short_side` is less than
+                `image_size`.
         """
-        raise InputError(f"{type(self).__name__} has images of one size; leave out the image size")
+        raise InputError(f"{type(self).__name__} cannot change the size of its images; leave out the image size")
 
     def mean(self) -> np.ndarray:
-        """Return the mean image, float32 (height, width, channels), in the pixels' units 0 to 255."""
+        """Return the mean image, float32 (height, width, channels), in pixel values from 0 to 255."""
         total = np.zeros(self.image_shape, np.float64)
         for images in self._chunks():
             total += images.sum(0, dtype=np.float64)
         return (total / len(self)).astype(np.float32)
 
     def channel_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and standard deviation of each channel, float32 (channels,), in the pixels' units."""
+        """Return mean and standard deviation of each channel, float32 (channels,), in pixel values from 0 to 255."""
         return channel_moments(self._chunks())
 
     def _chunks(self) -> Iterator[np.ndarray]:
-        """Yield all images, a thousand or so at a time."""
+        """Yield all images, at most 1024 at a time."""
         for start in range(0, len(self), 1024):
             yield self.batch(np.arange(start, min(start + 1024, len(self))))[0]
 
 
 def channel_moments(chunks: Iterable[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of the last axis of uint8 arrays of any shape."""
-    counts = np.zeros((1, 256), np.int64)  # how often each value stands in each channel
+    """Return mean and standard deviation of each channel, the last axis, of uint8 arrays of any shape."""
+    counts = np.zeros((1, 256), np.int64)  # of each value in each channel
     for chunk in chunks:
         channels = np.asarray(chunk).reshape(-1, chunk.shape[-1]).T
         counts = counts + np.stack([np.bincount(channel, minlength=256) for channel in channels])
@@ -131,7 +132,7 @@ class ArraySplit(ImageSplit):
         labels: integers (n,) or (n, 1).
 
     Raises:
-        InputError: another shape or dtype, no images, or not one label an image.
+        InputError: the images have another shape or dtype, or there is not one label per image.
 
     Example:
 
@@ -145,12 +146,12 @@ class ArraySplit(ImageSplit):
         if images.ndim != 4:
             raise InputError(f"images of shape {images.shape} are not (number, height, width, channels); reshape them")
         if images.dtype != np.uint8:
-            raise InputError(f"images of dtype {images.dtype} are not uint8; give pixels from 0 to 255 as uint8")
+            raise InputError(f"images of dtype {images.dtype} are not uint8; pass pixels from 0 to 255 as uint8")
         self.images = images
         self.labels = as_labels(labels)
         if len(self.images) != len(self.labels):
-            raise InputError(f"{len(images)} images have {len(self.labels)} labels; give one label an image")
-        self.image_shape = tuple(int(size) for size in images.shape[1:])  # type: ignore[assignment]
+            raise InputError(f"{len(images)} images have {len(self.labels)} labels; pass one label per image")
+        self.image_shape = images.shape[1:]
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self.images[indices], self.labels[indices]
@@ -158,15 +159,15 @@ class ArraySplit(ImageSplit):
     def at(self, image_size: int, short_side: int | None = None) -> ArraySplit:
         height, width, _ = self.image_shape
         if short_side is not None:
-            raise InputError(f"the images are all {height}×{width} and none is cropped; leave out the short side")
+            raise InputError(f"images in memory ({height}×{width}) are not cropped; leave out the short side")
         if image_size == height == width:
             return self
         if height != width:
             raise InputError(f"the images are {height}×{width}, not square; leave out the image size")
         if not SMALLEST_IMAGE <= image_size < height:
             raise InputError(
-                f"images of {height}×{width} are averaged down, not enlarged; give an image size from "
-                f"{SMALLEST_IMAGE} to {height} pixels, not {image_size}"
+                f"images of {height}×{width} can only be averaged down; choose an image size from {SMALLEST_IMAGE} to "
+                f"{height} pixels, not {image_size}"
             )
         return ArraySplit(np.concatenate([_averaged(images, image_size) for images in self._chunks()]), self.labels)
 
@@ -176,28 +177,30 @@ class ArraySplit(ImageSplit):
 
 
 def _averaged(images: np.ndarray, size: int) -> np.ndarray:
-    """Return square images at a smaller size, each pixel the mean of the area that it covers, rounded to uint8."""
-    before = images.shape[1]
-    edges = np.linspace(0, before, size + 1)
-    pixels = np.arange(before)
+    """Average square images down: each new pixel is the mean of the area that it covers, rounded to uint8."""
+    old_size = images.shape[1]
+    edges = np.linspace(0, old_size, size + 1)
+    pixels = np.arange(old_size)
     overlaps = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
-    weights = (np.clip(overlaps, 0, 1) * size / before).astype(np.float32)  # (new, old): shares of a new pixel
+    weights = (np.clip(overlaps, 0, 1) * size / old_size).astype(np.float32)  # (new, old)
     return np.rint(np.einsum("ih,jw,nhwc->nijc", weights, weights, images, optimize=True)).astype(np.uint8)
 
 
 def check_short_side(short_side: int, image_size: int) -> int:
-    """Return the short side of an image out of whose middle a square is cut.
+    """Return `short_side`, the short side of an image before the center crop.
 
     Raises:
-        InputError: it is shorter than the square.
+        InputError: it is less than `image_size`.
     """
     if short_side < image_size:
-        raise InputError(f"a square of {image_size} is not in an image whose short side is {short_side}; give more")
+        raise InputError(
+            f"a crop of {image_size} pixels does not fit a short side of {short_side}; use a longer short side"
+        )
     return short_side
 
 
 class _Part(ImageSplit):
-    """Some images of another split, under labels of their own."""
+    """Some images of another split, with new labels."""
 
     def __init__(self, whole: ImageSplit, indices: np.ndarray, labels: np.ndarray) -> None:
         self.whole = whole
@@ -218,7 +221,7 @@ class _Part(ImageSplit):
 
 
 def check_range(split: str, kind: str, name: str, numbers: np.ndarray, of: str, count: int) -> None:
-    """Raise InputError where a number is none of `count`: a backend would stumble over it later, or say nothing."""
+    """Raise InputError if a number is outside [0, count): a backend would fail later, or not at all."""
     low, high = int(numbers.min()), int(numbers.max())
     if low < 0 or high >= count:
         raise InputError(
@@ -232,14 +235,15 @@ class ImageDataset:
     """Training and test images of the same shape and classes.
 
     Attributes:
-        name: for run.json and messages.
+        name: used in run.json and messages.
         train: training images.
-        test: test images, which training never sees.
-        class_names: one a class, in the order of the labels.
+        test: test images.
+        class_names: names of the classes, in the order of the labels.
         skipped: names of images that were left out because they could not be read.
 
     Raises:
-        InputError: a label without a class, a class without training images, shapes that differ, an empty split.
+        InputError: fewer than two classes, a label without a class, a class without training images, different image
+            shapes, or an empty split.
 
     Example:
 
@@ -254,26 +258,27 @@ class ImageDataset:
     test: ImageSplit
     class_names: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    kind = "images"
     task = "classification"
     unit = "%"
 
     def __post_init__(self) -> None:
         if self.classes < 2:
-            raise InputError(f"{self.name} has {self.classes} class; classification takes at least 2")
+            raise InputError(f"the number of classes of {self.name} is {self.classes}; it must be at least 2")
         for what, split in (("training", self.train), ("test", self.test)):
             if len(split) == 0:
-                raise InputError(f"{self.name} has no {what} images; give at least one")
+                raise InputError(f"{self.name} has no {what} images; add at least one")
             check_range(what, "label", self.name, split.known_labels(), "classes", self.classes)
         if self.train.image_shape != self.test.image_shape:
             raise InputError(
                 f"training images of {self.name} are {self.train.image_shape}, test images {self.test.image_shape}; "
-                "bring them to one shape"
+                "make their shapes equal"
             )
         if self.train.is_stream:
             return
         for label in np.flatnonzero(np.bincount(self.train.labels, minlength=self.classes) == 0):
             raise InputError(
-                f"the class {self.class_names[label]} of {self.name} has no training image; add or drop it"
+                f"the class {self.class_names[label]} of {self.name} has no training images; add some or drop the class"
             )
 
     @property
@@ -286,15 +291,24 @@ class ImageDataset:
         """(height, width, channels)."""
         return self.train.image_shape
 
+    def facts(self) -> dict[str, Any]:
+        """Return what the record of a run says of the data."""
+        return {
+            "classes": self.classes,
+            **({"skipped": list(self.skipped)} if self.skipped else {}),
+            "image_shape": list(self.image_shape),
+            "train_images": len(self.train),
+            "test_images": len(self.test),
+        }
+
     def only(self, class_names: Sequence[str]) -> ImageDataset:
-        """Return the images of some classes alone, numbered in the order in which the classes are named.
+        """Return the images of some classes only, labeled in the order in which the classes are named.
 
         Args:
             class_names: two or more of `class_names`.
 
         Raises:
-            InputError: there is no such class, one is named twice, fewer than two are named, or the images are read
-                as a stream.
+            InputError: a class is unknown or named twice, fewer than two are named, or the images are a stream.
 
         Example:
 
@@ -304,19 +318,22 @@ class ImageDataset:
         (('cat', 'dog'), 800)
         """
         if self.train.is_stream:
-            raise InputError(f"the images of {self.name} are read as a stream; take all of its classes")
+            raise InputError(f"the images of {self.name} are read as a stream; use all of its classes")
         names = tuple(check_choice("class", name, self.class_names) for name in class_names)
         if len(set(names)) < len(names):
             raise InputError(f"a class is named twice in {', '.join(names)}; name each once")
         new_label = np.full(self.classes, -1)
         new_label[[self.class_names.index(name) for name in names]] = np.arange(len(names))
-        found = (np.flatnonzero(new_label[split.labels] >= 0) for split in (self.train, self.test))
-        splits = zip((self.train, self.test), found, strict=True)
-        train, test = (split.part(places, new_label[split.labels[places]]) for split, places in splits)
-        return ImageDataset(self.name, train, test, names, self.skipped)
+
+        def part(split: ImageSplit) -> ImageSplit:
+            labels = new_label[split.labels]
+            indices = np.flatnonzero(labels >= 0)
+            return _Part(split, indices, labels[indices])
+
+        return replace(self, train=part(self.train), test=part(self.test), class_names=names)
 
     def at(self, image_size: int) -> ImageDataset:
-        """Return the same data with images of another size; see `ImageSplit.at`.
+        """Return the data with images of another size; see `ImageSplit.at`.
 
         Example:
 
@@ -324,11 +341,10 @@ class ImageDataset:
         >>> bundled_cifar10().at(16).image_shape
         (16, 16, 3)
         """
-        train, test = self.train.at(image_size), self.test.at(image_size)
-        return ImageDataset(self.name, train, test, self.class_names, self.skipped)
+        return replace(self, train=self.train.at(image_size), test=self.test.at(image_size))
 
     def fingerprint(self) -> str:
-        """Return a SHA-256 that tells these data from others: of pixels and labels, or of file names and sizes."""
+        """Return a SHA-256 that identifies the data: of pixels and labels, or of file names and sizes."""
         digest = hashlib.sha256(repr((self.class_names, self.image_shape)).encode())
         self.train.update_hash(digest)
         self.test.update_hash(digest)
@@ -348,8 +364,8 @@ def from_arrays(
     Args:
         x_train, x_test: images, uint8 (n, height, width, channels).
         y_train, y_test: labels, integers (n,) or (n, 1).
-        class_names: default the numbers from 0 to the largest training label.
-        name: for run.json and messages.
+        class_names: default: the numbers from 0 to the largest training label.
+        name: used in run.json and messages.
 
     Raises:
         InputError: see `ArraySplit` and `ImageDataset`.

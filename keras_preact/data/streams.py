@@ -1,6 +1,6 @@
-"""tensorflow-datasets: small sets into memory, large ones and those of images of any size as streams.
+"""tensorflow-datasets: data sets that fit into memory are read at once, the others as streams.
 
-The one module of the package that imports tensorflow-datasets, when a function of it is called.
+Only this module imports tensorflow-datasets, and only inside functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,31 +26,32 @@ from keras_preact.data.splits import ArraySplit, ImageDataset, ImageSplit, chann
 from keras_preact.errors import InputError, check_installed
 
 IN_MEMORY_BYTES = 2 * 2**30
-"""Sets of images of one size, below this many bytes, are read into memory as a whole."""
+"""Data sets below this size are read into memory if all images have one size."""
 SHUFFLE_BUFFER = 10_000
 FIRST_EXAMPLES = 64
-"""Examples of a stream that are read at its start: they tell it from others, and have to have labels."""
+"""Number of examples read at the start of a stream, to check their labels and for the fingerprint."""
 SCALES = (256 / 224, 480 / 224)
-"""Short side of a training image before the crop, over the crop: the paper's scale jitter, 256 to 480 for 224."""
+"""Range of a training image's short side relative to the crop: the paper's scale jitter, 256 to 480 for 224."""
 
 
 def from_tfds(
     name: str, data_dir: str | Path | None = None, image_size: int | None = None, download: bool = True
 ) -> ImageDataset:
-    """Return a classification set of tensorflow-datasets.
+    """Return an image classification set of tensorflow-datasets.
 
     Args:
         name: as in `tfds.load`, for example `"cifar10"`, `"cifar100"`, `"imagenet2012"`.
-        data_dir: where it is, or will be, prepared; default tensorflow-datasets' own place.
-        image_size: pixels; required where the images differ in size. Images of one size are averaged down to it.
-        download: whether a set that is not there may be downloaded. Never where it is there.
+        data_dir: folder in which the data set is or will be prepared. Default: that of tensorflow-datasets.
+        image_size: height and width in pixels. Images of one size are averaged down to it. Required for streams: if
+            the images differ in size or do not fit into memory.
+        download: whether to download a data set that is missing. Default `True`.
 
     Returns:
-        The set, its test images those of `test`, or of `validation` where the test labels are not published.
+        The data set. Its test split is `test`, or `validation` if there is no `test` or its labels are not published.
 
     Raises:
-        InputError: not installed, no such set, not there and not to be had, half written, no images with labels, or
-            with pixels of more than 8 bits.
+        InputError: tensorflow-datasets is not installed; the data set is unknown or incomplete, or cannot be
+            downloaded; or it does not have uint8 images with one label each.
     """
     check_installed(f"the data set {name!r}", "tensorflow", "tensorflow_datasets")
     builder = _prepared_builder(name, data_dir, download)
@@ -67,7 +68,7 @@ def from_tfds(
         return dataset if image_size is None else dataset.at(image_size)
     if image_size is None:
         raise InputError(
-            f"the images of {name} differ in size or are too many for memory; give --image-size, for example 224"
+            f"the images of {name} differ in size or are too many for memory; pass --image-size, for example 224"
         )
     first, second = (_Stream(builder, split, image_size) for split in splits)
     return ImageDataset(name, first, second, class_names)
@@ -77,61 +78,59 @@ def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) ->
     import tensorflow_datasets as tfds
 
     tfds.disable_progress_bar()
-    where = {} if data_dir is None else {"data_dir": str(data_dir)}
+    folder = data_dir or "the default folder"
     is_new = data_dir is not None and not Path(data_dir).exists()
     try:
-        builder = tfds.builder(name, **where)
+        builder = tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
-        near = _nearest_names(name, tfds.list_builders(with_community_datasets=False))
+        own = ["bundled", "folder", *SEQUENCES]
+        close = difflib.get_close_matches(name, [*tfds.list_builders(with_community_datasets=False), *own], n=3)
+        guess = f" (did you mean {', '.join(close)}?)" if close else ""
         raise InputError(
-            f"there is no data set {name!r}{near}; give 'bundled', 'folder', {', '.join(map(repr, SEQUENCES))} or a "
-            "name of tensorflow-datasets"
+            f"there is no data set {name!r}{guess}; choose {', '.join(own)} or a name from tensorflow-datasets"
         ) from None
     except Exception as error:
         if Path(name).is_dir():
-            raise InputError(f"{name} is a folder; for its images give --dataset folder --data-dir {name}") from None
+            raise InputError(f"{name} is a folder; for its images use --dataset folder --data-dir {name}") from None
         raise InputError(
-            f"the data set {name} in {data_dir or 'the default data_dir'} cannot be opened ({_first_line(error)}); "
-            "remove its folder and prepare it again"
+            f"the data set {name} in {folder} cannot be opened ({_reason(error)}); remove its folder and prepare it "
+            "again"
         ) from None
     if not builder.is_prepared():
-        if _has_remains(builder):
-            raise InputError(
-                f"the data set {name} in {data_dir or 'the default data_dir'} is only half written; "
-                "remove its folder and prepare it again"
-            )
+        files = Path(builder.data_path)
+        if files.is_dir() and any(files.iterdir()):  # without the description, which is written last
+            raise InputError(f"the data set {name} in {folder} is incomplete; remove its folder and prepare it again")
         if not download:
-            raise InputError(f"the data set {name} is not prepared in {data_dir or 'the default data_dir'}")
+            raise InputError(f"the data set {name} is not prepared in {folder}; prepare it, or pass download=True")
         try:
-            _refuse_in_vain(builder)
+            _check_network(builder)
             with _quiet_retries():
                 builder.download_and_prepare()
         except Exception as error:
             if is_new:
                 _remove_empty_folders(data_dir)
             raise InputError(
-                f"the data set {name} is not prepared in {data_dir or 'the default data_dir'} and cannot "
-                f"be downloaded ({_first_line(error)}); prepare it with tensorflow-datasets and name its "
-                "folder by --data-dir"
+                f"the data set {name} is not prepared in {folder} and cannot be downloaded ({_reason(error)}); "
+                "prepare it with tensorflow-datasets and pass its folder with --data-dir"
             ) from None
     _check_files(builder, name)
     return builder
 
 
-def _refuse_in_vain(builder: Any) -> None:
-    """Raise OSError where a download has to fail: ten tries of it, each later than the last, are three minutes."""
+def _check_network(builder: Any) -> None:
+    """Raise OSError if a download must fail: tensorflow-datasets would retry it ten times, for three minutes."""
     needs_network = builder.url_infos and not builder.MANUAL_DOWNLOAD_INSTRUCTIONS
     if not needs_network or urllib.request.getproxies():
         return
     try:
-        socket.getaddrinfo("storage.googleapis.com", 443)  # where tensorflow-datasets looks first
+        socket.getaddrinfo("storage.googleapis.com", 443)  # the first host that tensorflow-datasets asks
     except OSError:
-        raise OSError("there is no network: the names of other machines are not found") from None
+        raise OSError("there is no network connection: DNS lookup failed") from None
 
 
 @contextlib.contextmanager
 def _quiet_retries() -> Iterator[None]:
-    """Keep the ten warnings of as many tries off the screen: the error that ends them says the same."""
+    """Suppress urllib3's warning about each of ten tries: the final error says the same."""
     logger = logging.getLogger("urllib3")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -142,34 +141,28 @@ def _quiet_retries() -> Iterator[None]:
 
 
 def _remove_empty_folders(data_dir: Any) -> None:
-    """Remove what a failed download leaves of a mistyped `data_dir`: empty folders, and nothing else."""
+    """Remove the empty folders that a failed download leaves in a new, perhaps mistyped `data_dir`."""
     for folder, _, _ in os.walk(data_dir, topdown=False):
         with contextlib.suppress(OSError):  # not empty
             os.rmdir(folder)
 
 
-def _first_line(error: BaseException) -> str:
-    """Return what an error says: the system's own words where it quotes them, else its first line."""
+def _reason(error: BaseException) -> str:
+    """Return the system error that an error quotes last, or the first line of the error."""
     quoted = re.findall(r"\[Errno -?\d+\] [^'\")]+", str(error))
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (*quoted[-1:], *lines, type(error).__name__)[0][:200]
 
 
-def _has_remains(builder: Any) -> bool:
-    """Whether a preparation was broken off: files of the set, without the description that is written last."""
-    folder = Path(builder.data_path)
-    return folder.is_dir() and any(folder.iterdir())
-
-
 def _check_files(builder: Any, name: str) -> None:
-    """Refuse a set of which a file is missing or empty: reading it would fail much later, or train on less."""
+    """Raise InputError if a file is missing or empty: reading would fail much later, or yield fewer examples."""
     for split in builder.info.splits.values():
         for path in split.filepaths:
             file = Path(path)
             if not file.is_file() or file.stat().st_size == 0:
                 raise InputError(
-                    f"the data set {name} is only half written: {file.name} is missing or empty; remove "
-                    "its folder and prepare it again"
+                    f"the data set {name} is incomplete: {file.name} is missing or empty; remove its folder and "
+                    "prepare it again"
                 )
 
 
@@ -177,33 +170,35 @@ def _split_names(builder: Any, name: str) -> tuple[str, str]:
     """Return the names of the training and the test split.
 
     Raises:
-        InputError: the set has no labelled images, no training split, or nothing to test on.
+        InputError: the data set has no images with one label each, no training split or no test split.
     """
     features = builder.info.features
     if not hasattr(features, "keys") or not {"image", "label"} <= set(features.keys()):
-        raise InputError(f"the data set {name} is not one of images with one label each; choose another")
+        raise InputError(f"the data set {name} does not have images with one label each; choose another")
     found = set(builder.info.splits)
-    # The test labels of ImageNet are not published: there, and where there is no test split, validation is the test.
+    # Validation is the test split of ImageNet, whose test labels are not published, and of sets without a test split.
     test = "validation" if name.startswith("imagenet") or "test" not in found else "test"
     if not {"train", test} <= found:
-        raise InputError(f"the data set {name} has the splits {', '.join(sorted(found))}, not train and test")
+        raise InputError(
+            f"the data set {name} has the splits {', '.join(sorted(found))}, but needs train and test; choose another"
+        )
     return "train", test
 
 
 def _read(builder: Any, split: str, seed: int | None = None, **options: Any) -> Any:
-    """Return the examples of one file after the other: in the set's order, or in one drawn from a seed."""
+    """Return the examples file by file, with the files in the set's order or in an order drawn from `seed`."""
     import tensorflow_datasets as tfds
 
     def shuffled(files: list[Any]) -> list[Any]:
         return [files[i] for i in np.random.default_rng(seed).permutation(len(files))]
 
-    read = tfds.ReadConfig(
+    config = tfds.ReadConfig(
         interleave_cycle_length=1,
         try_autocache=False,
         add_tfds_id=False,
         experimental_interleave_sort_fn=None if seed is None else shuffled,
     )
-    return builder.as_dataset(split=split, shuffle_files=False, read_config=read, **options)
+    return builder.as_dataset(split=split, shuffle_files=False, read_config=config, **options)
 
 
 def _in_memory(builder: Any, split: str) -> ArraySplit:
@@ -213,17 +208,17 @@ def _in_memory(builder: Any, split: str) -> ArraySplit:
         batches = list(tfds.as_numpy(_read(builder, split, batch_size=4096)))
     except Exception as error:
         raise InputError(
-            f"the data set {builder.name} cannot be read ({_first_line(error)}); remove its folder and prepare it again"
+            f"the data set {builder.name} cannot be read ({_reason(error)}); remove its folder and prepare it again"
         ) from None
     images = np.concatenate([batch["image"] for batch in batches])
     return ArraySplit(images, np.concatenate([batch["label"] for batch in batches]))
 
 
 class _Stream(ImageSplit):
-    """A split that is read, decoded and cropped as it goes; the order is a function of (seed, epoch).
+    """A split that is read, decoded and cropped on the fly. The order is a function of (seed, epoch).
 
-    Training images: short side scaled at random (`SCALES`), random crop. Test images: short side scaled to
-    `short_side`, by default the smaller of `SCALES`, centre crop. Flip and mean are the model's.
+    Training images: short side drawn from `SCALES`, random crop. Test images: short side `short_side`, by default the
+    smaller of `SCALES`, center crop. The model flips the images and subtracts the mean.
     """
 
     is_stream = True
@@ -239,13 +234,13 @@ class _Stream(ImageSplit):
 
     @functools.cached_property
     def labels(self) -> np.ndarray:  # type: ignore[override]
-        """The labels in the set's order. Nothing in training asks for them: every file is read, minutes of ImageNet."""
+        """The labels in the set's order. Training does not need them: reading every file of ImageNet takes minutes."""
         labels = self._encoded().map(lambda example: example["label"]).batch(65_536)
         return np.concatenate(list(labels.as_numpy_iterator())).astype(np.int32)
 
     @functools.cached_property
     def _first(self) -> list[tuple[bytes, int]]:
-        """The first images, as they are stored, and their labels."""
+        """The first images, encoded, and their labels."""
         data = self._encoded().take(FIRST_EXAMPLES).as_numpy_iterator()
         return [(example["image"], int(example["label"])) for example in data]
 
@@ -253,13 +248,13 @@ class _Stream(ImageSplit):
         return np.array([label for _, label in self._first])
 
     def _encoded(self, seed: int | None = None) -> Any:
-        """Return the examples as `_read` orders them, their images still as they are stored."""
+        """Return the examples in the order of `_read`, with encoded images."""
         import tensorflow_datasets as tfds
 
         return _read(self.builder, self.split, seed, decoders={"image": tfds.decode.SkipDecoding()})
 
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        raise InputError(f"the images of {self.builder.name} are read as a stream and have no order to index")
+        raise InputError(f"the images of {self.builder.name} are read as a stream, without indices; use its batches")
 
     def update_hash(self, digest: Any) -> None:
         info = self.builder.info
@@ -275,15 +270,15 @@ class _Stream(ImageSplit):
             skipped = 0
 
     def _epoch(self, batch_size: int, seed: int, epoch: int, skipped: int) -> Any:
-        """Return the batches of one epoch but for the first `skipped`, whose images are not even decoded."""
+        """Return the batches of one epoch after the first `skipped`, which are not decoded."""
         import tensorflow as tf
 
-        own = epoch_seed(seed, epoch)
-        # Files, then examples in a window that passes over them: alone it would leave far ones apart in every epoch.
-        # Shuffled as stored: decoded, so many images would not fit into memory.
-        data = self._encoded(own).shuffle(SHUFFLE_BUFFER, seed=own, reshuffle_each_iteration=False)
+        # Files are shuffled too: a shuffle buffer alone never mixes examples that are far apart.
+        # The buffer holds encoded images: as many decoded ones would not fit into memory.
+        seed = epoch_seed(seed, epoch)
+        data = self._encoded(seed).shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
         data = data.enumerate().skip(skipped * batch_size)
-        data = data.map(lambda i, example: self._train_image(example, own, i), tf.data.AUTOTUNE)
+        data = data.map(lambda i, example: self._train_image(example, seed, i), tf.data.AUTOTUNE)
         return data.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)
 
     def test_batches(self, batch_size: int) -> Any:
@@ -293,23 +288,23 @@ class _Stream(ImageSplit):
         return data.batch(batch_size).prefetch(tf.data.AUTOTUNE)
 
     def mean(self) -> np.ndarray:
-        """Return the mean of the channels, at every pixel the same, as for ImageNet."""
+        """Return the mean of each channel, repeated at every pixel, as is usual for ImageNet."""
         return np.broadcast_to(self.channel_moments()[0], self.image_shape).copy()
 
     def channel_moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return mean and deviation of each channel, of the first 10,000 training images' centres."""
+        """Return mean and standard deviation of each channel over the center crops of the first 10,000 images."""
         data = self._encoded().take(10_000).map(self._test_image)
         return channel_moments(image for image, _ in data.as_numpy_iterator())
 
     def at(self, image_size: int, short_side: int | None = None) -> _Stream:
-        other = copy.copy(self)  # whose labels need not be read again
+        other = copy.copy(self)  # with the labels, if they have been read
         other.image_shape = (image_size, image_size, self.image_shape[-1])
         default = self.short_side / self.image_shape[0] * image_size
         other.short_side = default if short_side is None else check_short_side(short_side, image_size)
         return other
 
     def _scaled(self, example: Any, short_side: Any) -> Any:
-        """Return the decoded image with its short side of that many pixels."""
+        """Return the decoded image, scaled to `short_side`."""
         import tensorflow as tf
 
         image = self.builder.info.features["image"].decode_example(example["image"])
@@ -336,7 +331,7 @@ class _Stream(ImageSplit):
 
 
 def epoch_seed(seed: int, epoch: int) -> int:
-    """Return a seed for one epoch of a run.
+    """Return the seed of one epoch of a run.
 
     >>> epoch_seed(0, 0) != epoch_seed(0, 1) != epoch_seed(1, 0)
     True
@@ -348,9 +343,3 @@ def _as_uint8(image: Any) -> Any:
     import tensorflow as tf
 
     return tf.cast(tf.clip_by_value(tf.round(image), 0.0, 255.0), tf.uint8)
-
-
-def _nearest_names(name: str, known: Sequence[str]) -> str:
-    """Return a remark that names the data sets meant, perhaps."""
-    close = difflib.get_close_matches(name, [*known, "bundled", "folder", *SEQUENCES], n=3)
-    return f" (did you mean {', '.join(close)}?)" if close else ""

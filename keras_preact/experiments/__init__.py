@@ -1,4 +1,4 @@
-"""The paper's tables as grids of runs; what runs the missing ones; the store of results."""
+"""The paper's tables as grids of runs, the runner for missing runs, and the store of results."""
 
 from keras_preact.experiments.cost import costs
 from keras_preact.experiments.grid import BUDGETS, Budget, Experiment, Row

@@ -1,4 +1,4 @@
-"""What runs would cost on this machine: some steps of each network, timed."""
+"""Estimates of what runs cost on this machine: a few steps of each network are timed."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from keras_preact.training.evaluation import TEST_BATCH
 from keras_preact.training.recipe import StepSchedule
 
 ROUNDS = 4
-"""Steps that are timed, after one that is not: it compiles."""
+"""Timed steps; one more before them compiles."""
 
 SETS: dict[str, tuple[tuple[int, int, int], int, int, int]] = {
     "cifar10": ((32, 32, 3), 10, 50_000, 10_000),
     "cifar100": ((32, 32, 3), 100, 50_000, 10_000),
     "imagenet2012": ((224, 224, 3), 1000, 1_281_167, 50_000),
 }
-"""Image shape, classes, training and test images of sets that may not be here: noise stands in for their images."""
+"""Image shape, classes, training and test images of data sets that may be missing here: noise replaces their images."""
 
 
 class _Clock(keras.callbacks.Callback):
-    """Notes when each training step, and each test, has ended."""
+    """Measures the duration of each training step and of each test."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class _Clock(keras.callbacks.Callback):
         self._began = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        float(logs["loss"])  # the device has ended then
+        float(logs["loss"])  # waits for the device
         self.steps.append(time.perf_counter() - self._began)
 
     def on_test_begin(self, logs: Any = None) -> None:
@@ -57,14 +57,14 @@ class _Clock(keras.callbacks.Callback):
 
 
 def seconds_of(config: RunConfig) -> float:
-    """Return how long a run would take here, in seconds: its steps, and a test after each epoch. Nothing is written.
+    """Return how long a run would take here, in seconds: its steps, and a test after each epoch. Writes nothing.
 
-    What a run does but once (reading the data, compiling, drawing) is left out.
+    One-time costs (reading the data, compiling, drawing) are not included.
 
     Args:
-        config: of the run; CIFAR and ImageNet need not be there.
+        config: configuration of the run. CIFAR and ImageNet data are not needed.
     """
-    dataset, images, tested = _stand_in(config)
+    dataset, images, tested = _dataset_to_time(config)
     recipe = config.recipe
     clock = _Clock()
     with on_devices(config.devices):
@@ -83,8 +83,8 @@ def seconds_of(config: RunConfig) -> float:
     return recipe.steps * step + epochs * test * tested / len(dataset.test)
 
 
-def _stand_in(config: RunConfig) -> tuple[Dataset, int, int]:
-    """Return data to time a run on, and how many training and test examples its own have."""
+def _dataset_to_time(config: RunConfig) -> tuple[Dataset, int, int]:
+    """Return data to time a run on, and the numbers of training and test examples of the run's own data."""
     if config.dataset in ("bundled", *SEQUENCES):
         dataset = config.load_dataset()
         return dataset, len(dataset.train), len(dataset.test)
@@ -92,39 +92,40 @@ def _stand_in(config: RunConfig) -> tuple[Dataset, int, int]:
     shape = (config.image_size or height, config.image_size or width, channels)
     rng = np.random.default_rng(0)
 
-    def some(count: int) -> tuple[np.ndarray, np.ndarray]:
+    def noise(count: int) -> tuple[np.ndarray, np.ndarray]:
         return rng.integers(0, 256, (count, *shape), "uint8"), np.arange(count) % classes
 
     count = max(config.recipe.batch_size, classes)
-    return from_arrays(*some(count), *some(TEST_BATCH), tuple(map(str, range(classes))), config.dataset), images, tested
+    names = tuple(map(str, range(classes)))
+    return from_arrays(*noise(count), *noise(TEST_BATCH), names, config.dataset), images, tested
 
 
 def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) -> list[float | None]:
-    """Return how long each run would take here, in seconds; `None` for those that are finished.
+    """Return how long each run would take here, in seconds; `None` for finished runs.
 
-    Runs that differ only in their seed or learning rate are timed once.
+    Runs that differ only in seed or learning rate are timed once.
 
     Args:
-        jobs: of `plan`.
-        say: is told what is being timed.
+        jobs: result of `plan`.
+        say: called with a line of text before each timing.
     """
     timed: dict[tuple[str, str], float] = {}
-    found: list[float | None] = []
+    result: list[float | None] = []
     for job in jobs:
         if job.run is not None:
-            found.append(None)
+            result.append(None)
             continue
-        key = _what_takes_time(job.config)
+        key = _timing_key(job.config)
         if key not in timed:
             say(f"timing {job.row.title} …")
             timed[key] = seconds_of(job.config)
             keras.backend.clear_session()
             gc.collect()
-        found.append(timed[key])
-    return found
+        result.append(timed[key])
+    return result
 
 
-def _what_takes_time(config: RunConfig) -> tuple[str, str]:
-    """Return what the time of a run depends on: all of it but the seed and the learning rates."""
+def _timing_key(config: RunConfig) -> tuple[str, str]:
+    """Return a key that is equal for runs of equal duration: everything except the seed and the learning rates."""
     recipe = dataclasses.replace(config.recipe, schedule=StepSchedule())
     return identity(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision

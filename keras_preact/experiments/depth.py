@@ -1,9 +1,9 @@
-"""What the depth study shows: expectations written down before the runs, and what the runs say of them.
+"""The depth study: expectations written down before the runs, and the evidence from the runs.
 
-The screening trains every order at every depth and learning rate once, in the demo's setting. The confirmation trains
-original and full pre-activation with several seeds, at the paper's learning rate and at each order's best one: the one
-with the lowest mean test error of those that the confirmation ran. The original has more rates to choose from, which is
-to its advantage.
+The screening trains every order once at every depth and learning rate, in the demo's setting. The confirmation trains
+the original order and full pre-activation with several seeds, at the paper's learning rate and at each order's best
+rate: the one with the lowest mean test error in the confirmation. More rates were confirmed for the original order,
+which favors it.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from keras_preact.experiments.grid import BUDGETS, DEPTHS
 from keras_preact.experiments.probe import at_moments, read_propagation
 from keras_preact.experiments.statistics import AGREES, DIFFERS, UNDECIDED, Difference, difference
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import BEST_RATES, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES, confirmed_rates
+from keras_preact.experiments.tables import (
+    BEST_RATES,
+    EXPERIMENTS,
+    ORDERS,
+    PAPERS_RATE,
+    RATES,
+    WORDS,
+    confirmed_rates,
+)
 
 WORKS_BELOW = 80.0
-"""Test error (%) of the screening below which a learning rate works: ten points below chance."""
+"""In the screening a learning rate works if its test error (%) is below this: ten points below chance."""
 SAME_WITHIN = 1.0
-"""Points within which two errors are equal, where that is what is expected."""
+"""Two errors count as equal if they differ by less than this, in points."""
 DEEP_FROM = 110
 WARMED_UP = "original, warm-up"
-"""What runs of the original order with the paper's warm-up are found under."""
-
-WORDS = {
-    "original": "original",
-    "full_preactivation": "full pre-activation",
-    "bn_after_addition": "BN after addition",
-}
-"""What figures and tables call an order."""
+"""Key of the runs of the original order with the paper's warm-up."""
 
 Errors = Mapping[tuple[str, int, float], Sequence[Run]]
 """Runs by order, depth and learning rate."""
 
 
 def screened(store: Store) -> Errors:
-    """Return the runs of the screening; those with the paper's warm-up under the order `WARMED_UP`."""
+    """Return the runs of the screening; those with the paper's warm-up have the order `WARMED_UP`."""
     return _by_cell(store, "screening", "demo")
 
 
@@ -59,10 +60,10 @@ def _by_cell(store: Store, experiment: str, budget: str) -> Errors:
 
 
 def largest_working_rates(screening: Errors, order: str) -> dict[int, float]:
-    """Return by depth the largest learning rate that works, 0 where none does; depths without runs are left out.
+    """Return the largest learning rate that works by depth, 0 if none does; depths without runs are left out.
 
     Args:
-        screening: of `screened`.
+        screening: result of `screened`.
         order: the placement.
     """
     largest = {}
@@ -74,10 +75,10 @@ def largest_working_rates(screening: Errors, order: str) -> dict[int, float]:
 
 
 def best_rates(screening: Errors, order: str) -> dict[int, float]:
-    """Return by depth the learning rate with the lowest test error, where all of them have been run.
+    """Return the learning rate with the lowest test error, for each depth at which all rates have been run.
 
     Args:
-        screening: of `screened`.
+        screening: result of `screened`.
         order: the placement.
     """
     found = {depth: _errors_by_rate(screening, order, depth) for depth in DEPTHS}
@@ -86,13 +87,13 @@ def best_rates(screening: Errors, order: str) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Tuned:
-    """Errors of the screening at one depth, at the paper's learning rate and at each order's best one.
+    """Errors in the screening at one depth, at the paper's learning rate and at each order's best one.
 
     Attributes:
-        depth: layers.
-        papers: test error (%) by order at the paper's learning rate.
-        rates: each order's best learning rate.
-        best: its test error (%) there.
+        depth: number of layers.
+        papers: test error (%) by order, at the paper's learning rate.
+        rates: best learning rate by order.
+        best: test error (%) by order, at its best learning rate.
     """
 
     depth: int
@@ -102,16 +103,16 @@ class Tuned:
 
     @property
     def gaps(self) -> tuple[float, float]:
-        """Original less full pre-activation, in points: at the paper's learning rate, and both at their best."""
+        """Original minus full pre-activation, in points: at the paper's learning rate, and each at its best."""
         first, second = ORDERS
         return self.papers[first] - self.papers[second], self.best[first] - self.best[second]
 
 
 def tuning(screening: Errors) -> list[Tuned]:
-    """Return by depth what tuning the learning rate does, where all rates have been run in both orders.
+    """Return the effect of tuning the learning rate, for each depth at which all rates have been run in both orders.
 
     Args:
-        screening: of `screened`.
+        screening: result of `screened`.
     """
     rates = {order: best_rates(screening, order) for order in ORDERS}
     found = []
@@ -125,10 +126,10 @@ def tuning(screening: Errors) -> list[Tuned]:
 
 
 def share_of_tuning(found: Sequence[Tuned]) -> float | None:
-    """Return how much of the gap of the deep networks tuning closes, from 0 to 1; `None` where there is no gap.
+    """Return the share of the deep networks' gap that tuning closes, from 0 to 1; `None` if there is no gap.
 
     Args:
-        found: of `tuning`.
+        found: result of `tuning`.
     """
     papers, best = (sum(tuned.gaps[k] for tuned in found if tuned.depth >= DEEP_FROM) for k in (0, 1))
     return 1 - best / papers if papers > 0 else None
@@ -140,17 +141,17 @@ def _errors_by_rate(screening: Errors, order: str, depth: int) -> dict[float, fl
 
 
 def counted(runs: Sequence[Run]) -> list[float]:
-    """Return test errors (%), those of diverged runs at chance."""
+    """Return test errors (%); a diverged run counts as the error of chance."""
     return [run.error if math.isfinite(run.error) else run.chance for run in runs]
 
 
 def gaps(confirmation: Errors, tuned: bool) -> dict[int, Difference]:
-    """Return by depth the test error of the original less that of full pre-activation, with its interval.
+    """Return the test error of the original minus that of full pre-activation, with its interval, by depth.
 
     Args:
-        confirmation: of `confirmed`.
-        tuned: at each order's best learning rate, instead of the paper's for both; depths whose rates have not all
-            been run are left out.
+        confirmation: result of `confirmed`.
+        tuned: use each order's best learning rate instead of the paper's. Depths at which not all rates have been run
+            are left out.
     """
     found = {}
     for depth in DEPTHS:
@@ -161,12 +162,12 @@ def gaps(confirmation: Errors, tuned: bool) -> dict[int, Difference]:
 
 
 def confirmed_best(confirmation: Errors, order: str, depth: int) -> float | None:
-    """Return the learning rate with the lowest mean test error of the confirmation, once all of its rates were run.
+    """Return the learning rate with the lowest mean test error in the confirmation; `None` until all rates were run.
 
     Args:
-        confirmation: of `confirmed`.
+        confirmation: result of `confirmed`.
         order: the placement.
-        depth: layers.
+        depth: number of layers.
     """
     rates = confirmed_rates(order, depth)
     if (order, depth) not in BEST_RATES or any((order, depth, rate) not in confirmation for rate in rates):
@@ -180,10 +181,10 @@ def _chosen(confirmation: Errors, order: str, depth: int, tuned: bool) -> Sequen
 
 
 def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, dict[int, list[float]]]]]:
-    """Return training losses and test errors of the last epoch: by quantity, choice of the rate, order and depth.
+    """Return training losses and test errors of the last epoch, by quantity, choice of the rate, order and depth.
 
     Args:
-        confirmation: of `confirmed`.
+        confirmation: result of `confirmed`.
     """
     choices = {f"learning rate {PAPERS_RATE:g}, the paper's": False, "each order's best learning rate": True}
     found: dict[str, dict[str, dict[str, dict[int, list[float]]]]] = {"training loss": {}, "test error (%)": {}}
@@ -205,11 +206,11 @@ def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, d
 
 @dataclass(frozen=True)
 class Finding:
-    """An expectation, and what the runs say.
+    """An expectation and the evidence for or against it.
 
     Attributes:
-        expected: written down before the runs.
-        found: in words, with numbers.
+        expected: the expectation, written down before the runs.
+        found: the measurements, in words.
         verdict: `"agrees"`, `"differs"` or `"undecided"`.
     """
 
@@ -219,7 +220,7 @@ class Finding:
 
 
 def findings(store: Store) -> list[Finding]:
-    """Return every expectation with what the runs in a store say of it.
+    """Return every expectation with the evidence from the runs in a store.
 
     Example: without any run.
 
@@ -248,44 +249,44 @@ def _no_gap(found: Mapping[int, Difference]) -> tuple[str, str]:
         verdict = AGREES
     else:
         verdict = DIFFERS if any(not gap.low <= 0 <= gap.high for gap in known) else UNDECIDED
-    return _said(shallow), verdict
+    return _as_text(shallow), verdict
 
 
 def _growing(found: Mapping[int, Difference]) -> tuple[str, str]:
     deep = {depth: gap for depth, gap in found.items() if depth >= DEEP_FROM}
     known = [gap for gap in deep.values() if gap.is_known]
     if any(gap.high < 0 for gap in known):
-        return _said(deep), DIFFERS
+        return _as_text(deep), DIFFERS
     grows = len(known) > 1 and known[-1].low > known[0].mean and all(gap.low > 0 for gap in known)
-    return _said(deep), AGREES if grows else UNDECIDED
+    return _as_text(deep), AGREES if grows else UNDECIDED
 
 
 def _falls(best: Mapping[int, float], expected: bool) -> tuple[str, str]:
-    said = "; ".join(f"{depth} layers {rate:g}" for depth, rate in best.items())
+    text = "; ".join(f"{depth} layers {rate:g}" for depth, rate in best.items())
     rates = list(best.values())
     if len(rates) < 2:
-        return said or "not run", UNDECIDED
+        return text or "not run", UNDECIDED
     falls = rates[-1] < rates[0] and rates == sorted(rates, reverse=True)
-    return f"{said} (one seed)", AGREES if falls == expected else DIFFERS
+    return f"{text} (one seed)", AGREES if falls == expected else DIFFERS
 
 
 def _smaller(confirmation: Errors) -> tuple[str, str]:
     papers, tuned = gaps(confirmation, tuned=False), gaps(confirmation, tuned=True)
     deep = [depth for depth in tuned if depth >= DEEP_FROM and depth in papers]
 
-    def said_of(depth: int) -> str:
+    def describe(depth: int) -> str:
         first, second = (confirmed_best(confirmation, order, depth) for order in ORDERS)
         rates = f"the best rates ({WORDS[ORDERS[0]]} {first:g}, {WORDS[ORDERS[1]]} {second:g})"
         return f"{depth} layers {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}"
 
-    said = "; ".join(map(said_of, deep))
+    text = "; ".join(map(describe, deep))
     apart = [tuned[depth].high < papers[depth].low for depth in deep if tuned[depth].is_known]
     larger = [tuned[depth].low > papers[depth].high for depth in deep if tuned[depth].is_known]
     verdict = AGREES if apart and all(apart) else DIFFERS if any(larger) else UNDECIDED
-    return said or "not run", verdict
+    return text or "not run", verdict
 
 
-def _said(found: Mapping[int, Difference]) -> str:
+def _as_text(found: Mapping[int, Difference]) -> str:
     return "; ".join(f"{depth} layers {gap}" for depth, gap in found.items()) or "not run"
 
 
@@ -295,22 +296,24 @@ Moment = Mapping[str, Sequence[float]]
 
 
 def direct_term(moment: Moment) -> float:
-    """Return how much of the direct term of Eq. (5) is left at the start of a stage: the least of all stages.
+    """Return the share of the direct term of Eq. (5) that reaches the start of a stage, the smallest of all stages.
+
+    Units that change the shape are left out.
 
     Args:
-        moment: an entry of `propagation.json`. Units that change the shape are left out.
+        moment: an entry of `propagation.json`.
     """
     stages = moment["stage"]
     return min(share for k, share in enumerate(moment["direct"]) if k and stages[k] == stages[k - 1])
 
 
 def signal_growth(moment: Moment) -> float:
-    """Return the variance of the last unit's input over that of the second's, which both orders have normalized."""
+    """Return the variance of the last unit's input divided by that of the second unit's input."""
     return moment["variance"][-1] / moment["variance"][1]
 
 
 def dead_channels(moment: Moment) -> float:
-    """Return the share of channels that the ReLU after the addition sets to zero; 0 without such a ReLU."""
+    """Return the share of channels that the ReLU after the addition sets to zero; 0 if there is no such ReLU."""
     return statistics.mean(moment["dead"]) if moment["dead"] else 0.0
 
 
@@ -323,11 +326,11 @@ MOMENTS = {"before": "before the first step", "early": "after 50 steps", "end": 
 
 
 def mechanism(runs: Errors, rate: float = PAPERS_RATE) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
-    """Return what explains the gap: by quantity, moment, order and depth; the median of the runs at a learning rate.
+    """Return the quantities that explain the gap, by quantity, moment, order and depth; medians over runs.
 
     Args:
-        runs: of `screened` or `confirmed`.
-        rate: their learning rate.
+        runs: result of `screened` or `confirmed`.
+        rate: learning rate of the runs to use.
     """
     found: dict[str, dict[str, dict[str, dict[int, float]]]] = {
         quantity: {moment: {} for moment in MOMENTS} for quantity in MECHANISM
@@ -336,7 +339,7 @@ def mechanism(runs: Errors, rate: float = PAPERS_RATE) -> dict[str, dict[str, di
         measured = [at_moments(read_propagation(run.folder.path)) for run in cell] if at == rate else []
         for moment in MOMENTS:
             entries = [each[moment] for each in measured if moment in each]
-            entries = [entry for entry in entries if math.isfinite(entry["variance"][-1])]  # the others have diverged
+            entries = [entry for entry in entries if math.isfinite(entry["variance"][-1])]  # without diverged runs
             for quantity, measure in MECHANISM.items() if entries else ():
                 series = found[quantity][moment].setdefault(order, {})
                 series[depth] = statistics.median(measure(entry) for entry in entries)

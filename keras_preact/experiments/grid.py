@@ -1,4 +1,4 @@
-"""Rows, experiments and budgets: what a table is made of, and what its runs may cost."""
+"""Rows, experiments and budgets: the networks of a table, and how long their training may take."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Row:
     """One network of a table.
 
     Attributes:
-        name: what `--rows` takes.
-        title: what the table says.
-        network: which of a budget's networks: `"110"`, `"164"`, `"1001"`, …
+        name: name for `--rows`.
+        title: title in the table.
+        network: key of the budget's `networks`: `"110"`, `"164"`, `"1001"`, …
         options: further arguments of the network: placement, shortcut, …
-        dataset: the data set of the paper's row.
+        dataset: the paper's data set.
         published: the paper's error, if it has one.
-        others: what others measured of this network, in words.
+        others: independent results for this network, as text.
         builder: the function that builds the network, a name of `keras_preact.models.NETWORKS`.
-        learning_rate: if it differs from the recipe's.
-        warmup: share of the steps that the warm-up takes, if it differs from the recipe's.
-        warmup_learning_rate: constant rate of that warm-up; default: the rate rises from 0.
+        learning_rate: replaces the recipe's learning rate.
+        warmup: share of the steps for warm-up; replaces the recipe's schedule by a cosine with this warm-up.
+        warmup_learning_rate: constant learning rate of that warm-up. Default: the rate rises from 0.
     """
 
     name: str
@@ -49,21 +49,21 @@ class Row:
 
     @property
     def family(self) -> str:
-        """Which of a profile's networks it is of: `"cifar"` or `"imagenet"`."""
+        """The family of networks in a profile: `"cifar"` or `"imagenet"`."""
         return "imagenet" if self.builder == "imagenet_resnet" else "cifar"
 
-    def recipe(self, usual: Recipe) -> Recipe:
-        """Return the recipe of this row, given that of its data set."""
-        rate = usual.schedule.learning_rate if self.learning_rate is None else self.learning_rate
-        schedule, words = dataclasses.replace(usual.schedule, learning_rate=rate), f"{rate:g}"
+    def recipe(self, base: Recipe) -> Recipe:
+        """Return the recipe of this row, given the budget's recipe for its data set."""
+        rate = base.schedule.learning_rate if self.learning_rate is None else self.learning_rate
+        schedule, suffix = dataclasses.replace(base.schedule, learning_rate=rate), f"{rate:g}"
         if self.warmup is not None:
-            schedule = CosineSchedule(rate, round(self.warmup * usual.steps), self.warmup_learning_rate)
-            words += f"-warmup{100 * self.warmup:.0f}"
+            schedule = CosineSchedule(rate, round(self.warmup * base.steps), self.warmup_learning_rate)
+            suffix += f"-warmup{100 * self.warmup:.0f}"
         if self.warmup_learning_rate is not None:
-            words += f"-at{self.warmup_learning_rate:g}"
-        if schedule == usual.schedule:
-            return usual
-        return dataclasses.replace(usual, name=f"{usual.name}-{words}", schedule=schedule)
+            suffix += f"-at{self.warmup_learning_rate:g}"
+        if schedule == base.schedule:
+            return base
+        return dataclasses.replace(base, name=f"{base.name}-{suffix}", schedule=schedule)
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,10 @@ class Experiment:
     """A table.
 
     Attributes:
-        name: what the command line takes.
-        title: what it is about.
-        rows: its networks.
-        failing: what it means that training fails, in words; `Run.fails_above` is the number.
+        name: name on the command line.
+        title: subject of the table.
+        rows: the networks.
+        failing: the criterion for failed training, in words; `Run.fails_above` is the number.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Experiment:
 
     @property
     def heading(self) -> str:
-        """What a page calls it.
+        """The name of the table on the page of results.
 
         >>> Experiment("table1", "", ()).heading, Experiment("warmup", "", ()).heading
         ('Table 1', 'Warmup')
@@ -92,10 +92,10 @@ class Experiment:
         return re.sub(r"(?<=[a-z])(?=\d)", " ", self.name).capitalize()
 
     def select(self, names: list[str] | None) -> tuple[Row, ...]:
-        """Return the rows of these names, or all.
+        """Return the rows with these names, or all rows.
 
         Raises:
-            InputError: there is no such row.
+            InputError: a name is unknown.
         """
         known = {row.name: row for row in self.rows}
         return self.rows if not names else tuple(known[check_choice("row", name, known)] for name in names)
@@ -103,19 +103,18 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a reproduction may cost. Runs of different budgets never stand in one column.
+    """The networks, data and recipes of a reproduction, by cost. A column never mixes runs of different budgets.
 
     Attributes:
-        name: what `--budget` takes.
-        what: in a sentence.
-        networks: for each network of the paper the arguments of ours.
-        datasets: for each data set of the paper ours; rows on others are left out.
-        recipes: how to train, by our data set.
-        judges: whether errors mean anything here, beyond that it runs.
-        profile: whose networks and, where it has one, whose recipe. Runs of different profiles never stand in one
-            column either.
-        image_sizes: height and width in pixels of the images of our data sets, where not their own.
-        probes: whether signal and gradient are measured during the runs; see `PropagationProbe`.
+        name: name for `--budget`.
+        what: description in one sentence.
+        networks: arguments of our network, by the paper's network.
+        datasets: our data set, by the paper's data set; rows on other data sets are left out.
+        recipes: recipe, by our data set.
+        judges: whether the errors are comparable at all; `False` if the runs only show that everything works.
+        profile: code base whose networks and, if it has one, recipe are used. A column never mixes profiles either.
+        image_sizes: height and width of the images in pixels by our data set, if not the original size.
+        probes: whether to measure signal and gradient during the runs; see `PropagationProbe`.
     """
 
     name: str
@@ -129,10 +128,10 @@ class Budget:
     probes: bool = False
 
     def of(self, profile: str) -> Budget:
-        """Return the budget for another profile: its networks and, for CIFAR, its recipe, of as many images as here.
+        """Return this budget for another profile: its networks and, on CIFAR, its recipe for as many images as here.
 
         Raises:
-            InputError: no such profile.
+            InputError: the profile is unknown.
 
         >>> BUDGETS["paper"].of("fb_resnet_torch").recipes["cifar10"].nesterov
         True
@@ -147,19 +146,19 @@ class Budget:
         )
 
     def holds(self, row: Row) -> bool:
-        """Return whether the row is part of this budget, and its profile has such networks."""
-        has = getattr(PROFILES[self.profile], row.family) is not None
-        return row.network in self.networks and row.dataset in self.datasets and has
+        """Return whether this budget has the row and its profile has such networks."""
+        has_family = getattr(PROFILES[self.profile], row.family) is not None
+        return row.network in self.networks and row.dataset in self.datasets and has_family
 
     def check_profile(self, row: Row) -> None:
-        """Raise InputError, which names the profiles that have them, where this one has no such networks."""
+        """Raise InputError if the profile has no such networks; the message names the profiles that have."""
         conventions(self.profile, row.family, PLACEMENTS["full_preactivation"])
 
     def config(self, row: Row, seed: int, precision: str, data_dir: str | None = None) -> RunConfig:
-        """Return the run of a row.
+        """Return the configuration of a row's run.
 
         Raises:
-            InputError: the row is no part of this budget, or its profile has no such networks.
+            InputError: the row is not part of this budget, or the profile has no such networks.
         """
         if row.network in self.networks:
             self.check_profile(row)
@@ -168,20 +167,21 @@ class Budget:
         dataset = self.datasets[row.dataset]
         return RunConfig(
             network=row.builder,
-            options={**self.networks[row.network], **row.options, **self._whose()},
+            options={
+                **self.networks[row.network],
+                **row.options,
+                **({} if self.profile == "paper" else {"profile": self.profile}),
+            },
             dataset=dataset,
-            data_dir=place_of(dataset, data_dir),
+            data_dir=data_dir_of(dataset, data_dir),
             image_size=self.image_sizes.get(dataset),
             recipe=row.recipe(self.recipes[dataset]),
             precision=precision,
             seed=seed,
         )
 
-    def _whose(self) -> dict[str, str]:
-        return {} if self.profile == "paper" else {"profile": self.profile}
-
     def network(self, row: Row) -> str:
-        """Return the name of the network that stands for the row's."""
+        """Return the name of the network that this budget trains for the row."""
         options = self.networks[row.network]
         if "dim" in options:
             return f"{options['depth']} blocks of {options['dim']}"
@@ -189,8 +189,8 @@ class Budget:
         return f"ResNet-{options['depth']}" + (f", {block}" if block else "")
 
 
-def place_of(dataset: str, data_dir: str | None) -> str | None:
-    """Return the folder of a data set: none, where it comes with the package."""
+def data_dir_of(dataset: str, data_dir: str | None) -> str | None:
+    """Return the data folder of a data set; `None` if the data come with the package."""
     return None if dataset in ("bundled", *SEQUENCES) else data_dir
 
 
@@ -198,14 +198,14 @@ def _shorter(recipe: str, name: str, steps: int) -> Recipe:
     return dataclasses.replace(get_recipe(recipe).with_steps(steps), name=name)
 
 
-def _recipe_of(profile: str, dataset: str, usual: Recipe) -> Recipe:
-    """Return the recipe of a profile's code base, which is for CIFAR; or the usual one, where it has none."""
+def _recipe_of(profile: str, dataset: str, default: Recipe) -> Recipe:
+    """Return the CIFAR recipe of a profile's code base for as many images as `default`; else `default`."""
     if profile not in RECIPES or dataset not in ("cifar10", "cifar100", "bundled"):
-        return usual
+        return default
     recipe = get_recipe(profile)
-    if usual.name == "paper":
+    if default.name == "paper":
         return recipe
-    return _shorter(profile, f"{usual.name}-{profile}", usual.steps * usual.batch_size // recipe.batch_size)
+    return _shorter(profile, f"{default.name}-{profile}", default.steps * default.batch_size // recipe.batch_size)
 
 
 DEEP = dataclasses.replace(
@@ -216,17 +216,17 @@ DEEP = dataclasses.replace(
     padding=2,
     reported="last epoch",
 )
-"""The paper's recipe cut to four passes over CIFAR: its learning rate, decayed to zero, and half its padding."""
+"""The paper's recipe for four epochs of CIFAR, with cosine decay of its learning rate and half its padding."""
 
 DEPTHS = (20, 56, 110, 218, 434, 1001)
-"""Of the depth study: 6n + 2 layers, each about twice as many as before; and the paper's deepest network, 9n + 2."""
+"""Depths of the depth study: 6n + 2, each about twice the one before, and the paper's deepest network, 9n + 2."""
 
 
 def by_depth(depths: Sequence[int]) -> dict[str, dict[str, Any]]:
-    """Return the networks of the depth study, for which these depths stand: of basic blocks, but for the deepest."""
+    """Return the networks of the depth study at these depths: basic blocks, except for the deepest network."""
     options: list[dict[str, Any]] = [{"depth": depth} for depth in depths]
     for each in options:
-        if each["depth"] in (218, 434):  # where bottlenecks would fit as well, and are usual from 164 layers on
+        if each["depth"] in (218, 434):  # also 9n + 2, for which bottlenecks are the default from 164 layers on
             each["bottleneck"] = False
     return {f"depth-{name}": each for name, each in zip(DEPTHS, options, strict=False)}
 
@@ -236,7 +236,7 @@ BUDGETS = {
     for budget in (
         Budget(
             "smoke",
-            "the bundled data once or less, networks of 8 to 29 layers: minutes, and only to see that all of it runs",
+            "at most one epoch of the bundled data, networks of 8 to 34 layers; minutes, only to see that it runs",
             {
                 "20": {"depth": 8},
                 "110": {"depth": 8},
@@ -255,9 +255,8 @@ BUDGETS = {
         ),
         Budget(
             "demo",
-            f"what `keras-preact demo` does: the bundled 4,000 images at 16×16 pixels, {get_recipe('demo').steps} "
-            "steps, after which an error says how easily a network trains, not how good it gets: seconds to minutes a "
-            "run",
+            f"the setting of `keras-preact demo`: the bundled 4,000 images at 16×16 pixels, {get_recipe('demo').steps} "
+            "steps; errors show how easily a network trains, not how good it gets; seconds to minutes per run",
             by_depth(DEPTHS[:-1]),
             {"4,000 images": "bundled"},
             {"bundled": get_recipe("demo")},
@@ -266,8 +265,8 @@ BUDGETS = {
         ),
         Budget(
             "cpu",
-            "the shallow control: ten passes over the whole of CIFAR, networks of 29 to 56 layers, or 600 steps of "
-            "narrow Transformers: minutes to hours a run",
+            "the shallow control, networks of 29 to 56 layers for ten epochs of the whole of CIFAR, or narrow "
+            "Transformers for 600 steps; minutes to hours per run",
             {
                 "110": {"depth": 32},
                 "110-single": {"depth": 32, "block": "single"},
@@ -284,9 +283,9 @@ BUDGETS = {
         ),
         Budget(
             "deep",
-            "the paper's networks, batch size, optimizer and weight decay; CIFAR's images averaged down to 16×16 "
-            f"pixels, {DEEP.steps:,} steps, after which an error says how easily a network trains, not how good it "
-            "gets: minutes a run, half an hour for ResNet-1001",
+            "the paper's networks, batch size, optimizer and weight decay; CIFAR images averaged down to 16×16 pixels, "
+            f"{DEEP.steps:,} steps; errors show how easily a network trains, not how good it gets; minutes per run, "
+            "half an hour for ResNet-1001",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 164, 1001)},
                 "110-single": {"depth": 110, "block": "single"},
@@ -299,7 +298,7 @@ BUDGETS = {
         ),
         Budget(
             "paper",
-            "the paper's depths, data and schedule: hours to weeks on a GPU",
+            "the paper's depths, data and schedule; hours to weeks on a GPU",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 152, 164, 200, 1001)},
                 "110-single": {"depth": 110, "block": "single"},
@@ -320,6 +319,6 @@ BUDGETS = {
 
 
 def budgets_of(row: Row) -> str:
-    """Say which budgets a row is part of, as a remedy."""
-    held = [f"--budget {budget.name}" for budget in BUDGETS.values() if budget.holds(row)]
-    return f"take {' or '.join(held)}"
+    """Return the remedy that names the budgets with this row."""
+    options = [f"--budget {budget.name}" for budget in BUDGETS.values() if budget.holds(row)]
+    return f"use {' or '.join(options)}"

@@ -1,7 +1,7 @@
-"""How the gradient of a Transformer's last weights goes with depth before training: Xiong et al. 2020, Theorem 1.
+"""The gradient of a Transformer's last weights against depth before training: Xiong et al. 2020, Theorem 1.
 
-The setting is the theorem's: one head, W^Q = W^K = 0, Glorot's initialization, ReLU. The data are real: the next
-character of film reviews, named by a network that knows nothing yet.
+The setting is that of the theorem: one head, W^Q = W^K = 0, Glorot initialization, ReLU. The untrained network predicts
+the next character of film reviews.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class InitialGradients:
 
     Attributes:
         order: `"pre_norm"` or `"post_norm"`.
-        norms: by depth, ‖∂E/∂W‖ of the last block's second feed-forward kernel, one a seed.
-        exponent: s of norm ∝ depth^s, fitted by least squares on logarithms.
-        standard_error: of the exponent.
+        norms: ‖∂E/∂W‖ of the last block's second feed-forward kernel by depth, one per seed.
+        exponent: s in norm ∝ depth^s, fitted by least squares on logarithms.
+        standard_error: standard error of the exponent.
     """
 
     order: str
@@ -46,34 +46,34 @@ class InitialGradients:
 def initial_gradients(
     order: str, depths: Sequence[int] = (6, 12, 24, 48), seeds: int = 5, dim: int = 64, batch: int = 8
 ) -> InitialGradients:
-    """Measure the gradient norms of untrained networks, and how they go with depth.
+    """Measure the gradient norms of untrained networks and fit their dependence on depth.
 
     Args:
         order: `"pre_norm"` or `"post_norm"`.
         depths: numbers of blocks, at least three different ones.
-        seeds: networks a depth.
+        seeds: networks per depth.
         dim: width.
-        batch: sequences of 128 characters that the loss is the mean of.
+        batch: number of sequences of 128 characters in the loss.
 
     Raises:
-        InputError: fewer than three depths, which have no error of a fit.
+        InputError: fewer than three different depths; the fit would have no standard error.
     """
     if len(set(depths)) < 3:
-        raise InputError(f"the depths are {tuple(depths)}; give at least three different ones, to fit a slope")
+        raise InputError(f"the depths are {tuple(depths)}; a fit needs at least three different ones")
     data = bundled_characters()
     tokens, labels = data.train.batch(np.arange(batch))
     norms: dict[int, list[float]] = {depth: [] for depth in depths}
     for depth in depths:
         for seed in range(seeds):
             keras.utils.set_random_seed(seed)
-            model = _of_the_theorem(order, depth, dim, len(data.vocabulary), data.length)
+            model = _theorem_model(order, depth, dim, len(data.vocabulary), data.length)
             norms[depth].append(_gradient_norm(model, _last_kernel(model, depth), tokens, labels))
             keras.backend.clear_session()
     exponent, error = slope([(math.log(d), math.log(norm)) for d, values in norms.items() for norm in values])
     return InitialGradients(order, norms, exponent, error)
 
 
-def _of_the_theorem(order: str, depth: int, dim: int, vocabulary: int, length: int) -> keras.Model:
+def _theorem_model(order: str, depth: int, dim: int, vocabulary: int, length: int) -> keras.Model:
     model = transformer(
         Tokens(vocabulary, length, padded=False),
         NextToken(vocabulary),
@@ -108,7 +108,7 @@ def _gradient_norm(model: keras.Model, variable: keras.Variable, x: Any, y: Any)
 
 
 def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return the slope of the line through the points by least squares, and its standard error.
+    """Return the slope of the least-squares line through the points, and its standard error.
 
     >>> slope([(0.0, 1.0), (1.0, 3.0), (2.0, 5.0)])
     (2.0, 0.0)
@@ -123,7 +123,12 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def record_initial_gradients(
     out: Path, say: Callable[[str], Any] = lambda text: None, **options: Any
 ) -> list[InitialGradients]:
-    """Measure both orders into a new run folder, whose run.json says everything; options as in `initial_gradients`.
+    """Measure both orders and write the results into run.json in a new folder.
+
+    Args:
+        out: the new folder.
+        say: called with a line of text before each measurement.
+        **options: arguments of `initial_gradients`.
 
     Raises:
         InputError: the folder exists and is not empty.

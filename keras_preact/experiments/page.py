@@ -1,4 +1,4 @@
-"""The page of a results folder: what the runs show, first; every run, last. Nothing on it is typed by hand."""
+"""The page of a results folder: the findings first, the list of all runs last. All of its numbers are generated."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
 from keras_preact.experiments.report import Line, lines, machine, markdown, title_of, verdict
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE
+from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, WORDS
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
 
 FIRST = ("table1", "table2", "table3")
-"""The tables with which the page begins, of the budget `deep`."""
+"""The first tables of the page, with the budget `deep`."""
 FIGURES = "figures"
 
 
 def write_results(results: Path) -> Path:
-    """Write the page of a results folder, README.md, and its figures from the runs in it; return the page's path."""
+    """Write the README.md of a results folder and its figures from the runs in it; return the path of README.md."""
     store = Store([results])
     (results / FIGURES).mkdir(parents=True, exist_ok=True)
     first = [(EXPERIMENTS[name], BUDGETS["deep"]) for name in FIRST]
-    others = [
+    rest = [
         (experiment, budget)
         for budget in _budgets(store)
         for experiment in EXPERIMENTS.values()
@@ -39,7 +39,7 @@ def write_results(results: Path) -> Path:
     parts = [_HEAD, _claim(store), *_depth(store, results)]
     parts += [part for entry in first for part in _table(*entry, store, results)]
     parts += [_totals(store), *_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
-    parts += [part for entry in others for part in _table(*entry, store, results)]
+    parts += [part for entry in rest for part in _table(*entry, store, results)]
     parts += _rules_tables(store)
     folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
     measured = [(run, run.record()) for run in folders]
@@ -63,22 +63,22 @@ _HEAD = """# Results
 
 _HOW_TO_READ = """## How to read the runs
 
-`runs/` has a folder for each table and in it one for each run, as `keras-preact train` or `reproduce` left it, without
-logs and, but for one small network, without weights:
+`runs/` has a folder for each table, and in it a folder for each run of `keras-preact train` or `reproduce`, without
+logs and (except for one small network) without weights:
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
   hardware (of each part, if the run was stopped and resumed), time, result;
-* `metrics.csv`: errors (in %; of a forecast, in its own unit), losses and learning rate of every epoch. The training
+* `metrics.csv`: errors (in %; for a forecast, in its own unit), losses and learning rate of every epoch. The training
   columns are means over the epoch, on augmented images;
 * `curves.png`: both errors against steps;
-* `propagation.json`: signal and gradient by unit before the first step, after step 50 and at the end, where measured.
+* `propagation.json` (some runs): signal and gradient by unit before the first step, after step 50 and at the end.
 
-`profiles/` has what was measured without training, `figures/` the figures of this page.
+`profiles/` has the measurements without training, `figures/` the figures of this page.
 
-The test error is that of the last epoch, as in the paper, not the best one. The time is that of the whole run, with
-whatever else the machine did meanwhile. To run a row again: `keras-preact reproduce TABLE --budget BUDGET --rows ROW
+The test error is that of the last epoch, as in the paper, not the best one. The time is wall-clock time, and some runs
+shared the machine with other work. To run a row again: `keras-preact reproduce TABLE --budget BUDGET --rows ROW
 --results runs/none`. For other runs, use `keras-preact train` with the options in `run.json`. The commit in `run.json`
-says which code it was; a few early runs name commits that are no longer in the history.
+identifies the code; a few early runs name commits that are no longer in the history.
 """
 
 
@@ -86,23 +86,24 @@ says which code it was; a few early runs name commits that are no longer in the 
 
 
 def _claim(store: Store) -> str:
-    """Say in two sentences what the runs at the paper's rate show: at the deepest network that decides, and below."""
+    """Return the gaps at the paper's learning rate that have an interval, by depth, as Markdown."""
     gaps = {at: gap for at, gap in depth.gaps(depth.confirmed(store), tuned=False).items() if gap.is_known}
     if not gaps:
         return ""
     recipe, runs = BUDGETS["deep"].recipes["cifar10"], depth.confirmed(store)
-    said = []
+    shown = []
     for at, gap in gaps.items():
         counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
-        said.append(f"{gap.mean:+.1f} points at {at} layers [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})")
+        shown.append(f"{gap.mean:+.1f} points at {at} layers [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})")
     return (
         f"**The original order against full pre-activation, after {recipe.steps:,} steps at the paper's learning rate "
-        f"of {PAPERS_RATE:g}:** test error {'; '.join(said)}, with 95 % intervals. Above 0, pre-activation is better.\n"
+        f"of {PAPERS_RATE:g}:** test error {'; '.join(shown)}, with 95 % intervals. Above 0, pre-activation is "
+        "better.\n"
     )
 
 
 def depth_rows(store: Store) -> list[str]:
-    """Return, as rows of a Markdown table, how far full pre-activation is ahead at each depth at the paper's rate."""
+    """Return rows of a Markdown table: the lead of full pre-activation by depth, at the paper's learning rate."""
     runs, rows = depth.confirmed(store), []
     for at, gap in depth.gaps(runs, tuned=False).items():
         counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
@@ -112,7 +113,7 @@ def depth_rows(store: Store) -> list[str]:
 
 
 def _depth(store: Store, results: Path) -> list[str]:
-    """Return the figure of the depth study, and its expectations with what was found."""
+    """Return the figure of the depth study, and its expectations with the evidence."""
     from keras_preact.plots import depth_figure
 
     runs = depth.confirmed(store)
@@ -122,26 +123,27 @@ def _depth(store: Store, results: Path) -> list[str]:
     table = ["| expected before the runs | measured | verdict |", "|---|---|---|"]
     table += [f"| {each.expected} | {each.found} | {each.verdict} |" for each in depth.findings(store)]
     about = (
-        "Differences are test errors of the original order less those of full pre-activation, in points, with Welch's "
-        f"95 % interval. Expected to be equal means: the interval lies within ±{depth.SAME_WITHIN:g} point."
+        "Differences are test errors of the original order minus those of full pre-activation, in points, with Welch's "
+        f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point.'
     )
     return [_drawn(depth_figure(at), results, "depth"), "\n".join([*table, "", about, ""])]
 
 
 def _totals(store: Store) -> str:
-    """Say how many runs there are, how many hours they took, and on what."""
+    """Return a sentence with the number of runs, their hours and their hardware."""
     if not store.runs:
         return ""
     hours = sum(float(run.record["seconds"]) for run in store.runs) / 3600
-    where = Counter(machine(run).rsplit(", ", 1)[0] for run in store.runs).most_common()
-    return f"In all {len(store.runs)} runs, {hours:.0f} hours: " + "; ".join(f"{n} on {on}" for on, n in where) + ".\n"
+    hardware = Counter(machine(run).rsplit(", ", 1)[0] for run in store.runs).most_common()
+    counts = "; ".join(f"{count} on {name}" for name, count in hardware)
+    return f"Total: {len(store.runs)} runs, {hours:.0f} hours ({counts}).\n"
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
 def _table(experiment: Experiment, budget: Budget, store: Store, results: Path) -> Iterator[str]:
-    """Yield a table, what it says and its figures; nothing where no row of it has been run."""
+    """Yield a table, its verdict and its figures; nothing if no row has been run."""
     found = lines(experiment, budget, store)
     if any(line.errors for line in found):
         yield markdown(experiment, budget, found)
@@ -151,7 +153,7 @@ def _table(experiment: Experiment, budget: Budget, store: Store, results: Path) 
 
 
 def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], results: Path) -> Iterator[str]:
-    """Draw a table, and its training curves, beside the page; yield the Markdown that shows them."""
+    """Draw the figures of a table and its training curves; yield the Markdown that shows them."""
     from keras_preact.plots import table_curves_figure, table_figure
 
     title = f"{experiment.heading}, {title_of(budget)}"
@@ -163,7 +165,7 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
 
 
 def _drawn(figure: Any, results: Path, name: str) -> str:
-    """Draw a figure into the results; return the Markdown that shows it."""
+    """Save a figure in the results; return the Markdown that shows it."""
     from keras_preact.plots import alt_text, draw
 
     path = draw(figure, results / FIGURES / f"{name}.svg")
@@ -171,7 +173,7 @@ def _drawn(figure: Any, results: Path, name: str) -> str:
 
 
 def _budgets(store: Store) -> Iterator[Budget]:
-    """Yield the budgets, each for the paper's profile and for every other one of which there are runs."""
+    """Yield the budgets, each for the paper's profile and for every other profile that has runs."""
     profiles = sorted({run.config.options.get("profile", "paper") for run in store.runs} - {"paper"})
     for budget in BUDGETS.values():
         yield from (budget.of(profile) for profile in ("paper", *profiles))
@@ -181,7 +183,7 @@ def _budgets(store: Store) -> Iterator[Budget]:
 
 
 def _demo(store: Store, results: Path) -> list[str]:
-    """Return what `keras-preact demo` shows, over all seeds that were run."""
+    """Return the section on `keras-preact demo`, over all seeds that were run."""
     from keras_preact.plots import orders_figure
 
     runs = _demo_runs(store)
@@ -203,11 +205,9 @@ def _demo_runs(store: Store) -> dict[str, list[Run]]:
 
 
 def demo_claim(store: Store) -> str:
-    """Return what the demo's runs show, in the sentence that the README has under its figure."""
+    """Return the finding of the demo's runs, the sentence under the figure in the project's README.md."""
     runs = _demo_runs(store)
-    (first, one), (second, other) = (
-        (depth.WORDS[order], [run.error for run in found]) for order, found in runs.items()
-    )
+    (first, one), (second, other) = ((WORDS[order], [run.error for run in found]) for order, found in runs.items())
     steps = get_recipe("demo").steps
     return (
         f"After {steps} steps the mean test error is {statistics.mean(one):.1f} % in the {first} order and "
@@ -233,8 +233,8 @@ def _screening(store: Store, results: Path) -> list[str]:
         return []
     count = sum(map(len, runs.values()))
     text = (
-        f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images; {count} runs, most cells have "
-        f"one seed. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
+        f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images: {count} runs, mostly one seed "
+        f"per cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
     )
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up)
@@ -242,11 +242,11 @@ def _screening(store: Store, results: Path) -> list[str]:
 
 
 def _tuning(screening: depth.Errors) -> str:
-    """Return what tuning each order's learning rate does as Markdown, or nothing where not all rates have been run."""
+    """Return the effect of tuning the learning rate as Markdown; empty unless all rates have been run."""
     found = depth.tuning(screening)
     if not found:
         return ""
-    first, second = (depth.WORDS[order] for order in ORDERS)
+    first, second = (WORDS[order] for order in ORDERS)
     at = f"at {PAPERS_RATE:g}"
     heads = ["layers", f"{first} {at}", f"{second} {at}", "gap", f"{first}, best", f"{second}, best", "gap of the best"]
     rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -257,25 +257,28 @@ def _tuning(screening: depth.Errors) -> str:
         rows.append("| " + " | ".join([str(tuned.depth), *papers, gaps[0], *best, gaps[1]]) + " |")
     share = depth.share_of_tuning(found)
     closes = f"From {depth.DEEP_FROM} layers on, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
-    said = [
-        f"Test errors (%), and how far {second} is ahead, in points; a best rate is the best of those above.",
+    text = [
+        f"Test errors (%), and the lead of {second} in points (gap), at {PAPERS_RATE:g} and at each order's best rate.",
         *([closes] if share else []),
-        "Most of these runs have one seed: the confirmation has the intervals.",
+        "Most of these runs have one seed; the intervals are those of the depth study, at the top of this page.",
     ]
-    return "\n".join([" ".join(said), "", *rows, ""])
+    return "\n".join([" ".join(text), "", *rows, ""])
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:
     from keras_preact.plots import mechanism_figure
 
     parts = []
-    for name, runs in (("screening", depth.screened(store)), ("depth", depth.confirmed(store))):
+    for name, study, runs in (
+        ("screening", "the screening", depth.screened(store)),
+        ("depth", "the depth study", depth.confirmed(store)),
+    ):
         found = depth.mechanism(runs)
         if any(orders for moments in found.values() for orders in moments.values()):
             text = (
-                f"Measured in the runs of {name} at the learning rate {PAPERS_RATE:g}, on 128 test images with the "
-                "batch's statistics; medians. The direct term is what comes back along the shortcuts alone, over "
-                "‖∂E/∂x_L‖ at the end of the stage; the figure has the stage with the least."
+                f"Medians over the runs of {study} at the learning rate {PAPERS_RATE:g}, measured on 128 test images "
+                "with the batch's statistics. The direct term is the norm of the gradient along the shortcuts alone, "
+                "divided by ‖∂E/∂x_L‖ at the end of the stage; the figure shows the stage with the smallest value."
             )
             parts.append("\n".join([f"## {name.capitalize()}: what explains it", "", text, ""]))
             shown = {
@@ -301,21 +304,21 @@ def _initialization(run: RunFolder, record: dict[str, Any], results: Path) -> st
         bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
         rows.append("| " + " | ".join([entry["order"].replace("_", "-"), *norms, fit, bound]) + " |")
     text = (
-        "Norm of the gradient of the last feed-forward kernel before training, median over seeds, and the exponent of "
-        "the number of blocks that fits it, with its standard error; the bound is that of Xiong et al. 2020, Theorem 1."
+        "Gradient norm of the last feed-forward kernel before training, median over seeds, and the fitted exponent of "
+        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1."
     )
     head = f"## Transformers before training ({_link(run, results)})"
     return "\n".join([head, "", text, "", *rows, ""])
 
 
 def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
-    """Return the stored inspections as Markdown: a table, and a figure for the networks of equally many units."""
+    """Return the stored inspections as Markdown: a table, and a figure for each number of units."""
     from keras_preact.plots import profiles_figure
 
     if not runs:
         return []
     found = {run.path.name: read_inspection(run.path) for run in runs}
-    # Older inspections do not say theirs: it was float32.
+    # Older inspections have no entry: they used float32.
     precisions = [run.record()["config"].get("precision", "float32") for run in runs]
     rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
     for run, entry, precision in zip(runs, found.values(), precisions, strict=True):
@@ -334,16 +337,16 @@ def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
 
 
 def _in_words(entry: Any) -> str:
-    """Return what a figure calls an inspected network."""
-    order = next((words for order, words in depth.WORDS.items() if entry.model.endswith(order)), entry.model)
+    """Return the name of an inspected network for a figure."""
+    order = next((words for order, words in WORDS.items() if entry.model.endswith(order)), entry.model)
     return f"{order}, {entry.state}"
 
 
 PROFILE_COLUMNS = (
     "run",
     "network",
-    "is",
-    "shown",
+    "state",
+    "inputs",
     "variance of x",
     "Eq. (4)",
     "∂E/∂x, first ÷ last",
@@ -351,26 +354,26 @@ PROFILE_COLUMNS = (
 )
 
 _PROFILES = (
-    "Measured by `keras-preact inspect`, with the batch's statistics. Variance of x_l at the first and at the last "
-    "unit; the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage; ‖∂E/∂x_l‖ at the first unit over that after the "
-    "last; and of Eq. (5), in the last stage, the norm of what comes back along the shortcuts alone over ‖∂E/∂x_L‖. "
-    "Sums in bfloat16 are rounded to 8 bits, which Eq. (4) shows."
+    "Measured by `keras-preact inspect`, with the batch's statistics. The columns: variance of x_l at the first and at "
+    "the last unit; the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage, Eq. (4); ‖∂E/∂x_l‖ at the first unit divided "
+    "by that after the last; and, in the last stage, the norm of the gradient along the shortcuts alone, Eq. (5), "
+    "divided by ‖∂E/∂x_L‖. The column of Eq. (4) shows that bfloat16 rounds sums to 8 bits."
 )
 
 
 def _rules_tables(store: Store) -> list[str]:
-    """Return, for every run on sequences that is part of no table, what simple rules reach on the same data."""
+    """Return a table with the errors of simple rules for every run on sequences that is in no other table."""
     tables = []
     for run in store.runs:
         rules = run.record.get("data", {}).get("baselines")
         if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
             best = min(rules.values())
-            verdict = "It beats all of them." if run.error < best else "It does not beat the best of them."
+            comparison = f"The network {'beats' if run.error < best else 'does not beat'} the best simple rule."
             unit = run.folder.unit()
             rows = [f"| {rule} | {error:.2f} {unit} |" for rule, error in rules.items()]
             head = f"## {run.folder.path.name}, and simple rules"
             table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {unit} |", *rows]
-            tables.append("\n".join([head, "", verdict, "", *table, ""]))
+            tables.append("\n".join([head, "", comparison, "", *table, ""]))
     return tables
 
 
@@ -386,7 +389,7 @@ def _every_run(store: Store, results: Path) -> Iterator[str]:
             rows = [
                 f"## {title}",
                 "",
-                "| run | network | data | recipe | test error | minutes | on |",
+                "| run | network | data | recipe | test error | minutes | hardware |",
                 "|---" * 7 + "|",
             ]
             yield "\n".join([*rows, *(_row(run, results) for run in runs), ""])

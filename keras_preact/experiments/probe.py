@@ -1,4 +1,4 @@
-"""What explains a training, measured while it runs: signal, gradient and dead channels by depth, at three moments."""
+"""Measurements during training that explain it: signal, gradient and dead channels by depth, at three moments."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from keras_preact.files import writing
 from keras_preact.training.config import RunConfig
 
 PROPAGATION = "propagation.json"
-"""Name of the file in a run's folder."""
+"""Name of the file in a run folder."""
 EARLY_STEP = 50
 IMAGES = 128
 DATASETS = ("bundled", "cifar10")
-"""Whose classes are those of the bundled test images, which the network is shown."""
+"""Data sets with the classes of the bundled test images, on which the probe measures."""
 
 
 class PropagationProbe(keras.callbacks.Callback):
-    """Measures a network before its first step, after step 50 and after its last, into its run folder.
+    """Measures a network before its first step, after step 50 and after the last, and writes into the run folder.
 
-    Each measurement is an entry of `propagation.json`, made with the statistics of one batch of bundled test images:
-    `step`, and by unit `stage`, `variance` of x_l, `gradient` ‖∂E/∂x_l‖, `direct` (see `direct_shares`) and `dead`
-    (the share of channels that the ReLU after the addition sets to zero for every image; empty without such a ReLU).
-    Measuring changes neither weights nor random state.
+    Each measurement is an entry of `propagation.json`, taken on one batch of bundled test images with the batch's
+    statistics: `step`, and by unit `stage`, `variance` of x_l, `gradient` ‖∂E/∂x_l‖, `direct` (see `direct_shares`)
+    and `dead` (the share of channels that the ReLU after the addition sets to zero for every image; empty if there is
+    no such ReLU). Measuring changes neither weights nor random state.
 
     Args:
-        config: of the run.
-        folder: of the run.
+        config: configuration of the run.
+        folder: run folder.
     """
 
     def __init__(self, config: RunConfig, folder: Path) -> None:
@@ -56,7 +56,7 @@ class PropagationProbe(keras.callbacks.Callback):
         if self._step not in (0, EARLY_STEP, self._last) or self._step in [entry["step"] for entry in found]:
             return
         if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # during fit the state is outside the model
+            self.model.jax_state_sync()  # during fit, Keras keeps the state outside the model
         data = load_dataset("bundled", image_size=self._image_size).test
         images, labels = data.batch(np.arange(IMAGES))
         found.append({"step": self._step, **propagation(self.model, images, labels)})
@@ -66,14 +66,14 @@ class PropagationProbe(keras.callbacks.Callback):
 
 
 def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
-    """Return what `PropagationProbe` notes of a network, by unit, with four digits.
+    """Return the measurements of `PropagationProbe`, by unit, with four digits.
 
     Args:
-        model: a functional model whose residual units follow one another.
-        images: as the model takes them (batch, height, width, channels).
+        model: a functional model of consecutive residual units.
+        images: inputs of the model (batch, height, width, channels).
         labels: class numbers (batch,).
 
-    Example: along identity shortcuts the direct term is all there.
+    Example: identity shortcuts preserve the direct term.
 
     >>> from keras_preact.models import cifar_resnet
     >>> images, labels = np.random.default_rng(0).normal(size=(8, 32, 32, 3)), np.arange(8)
@@ -93,29 +93,30 @@ def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> d
 
 
 def direct_shares(gradient: Sequence[GradientSignal]) -> list[float]:
-    """Return at every unit the norm of the first term of Eq. (5), over that of ∂E/∂x_L at the end of its stage.
+    """Return the norm of the first term of Eq. (5) at every unit, divided by that of ∂E/∂x_L at the end of its stage.
 
-    1 along identity shortcuts with nothing after the addition. A unit that changes the shape has its projection in it.
+    It is 1 along identity shortcuts with nothing after the addition. In a unit that changes the shape it includes the
+    projection.
 
     Args:
-        gradient: of `gradient_signal`.
+        gradient: result of `gradient_signal`.
     """
     shares, end = [], gradient[-1]
     for before, after in zip(gradient[-2::-1], gradient[:0:-1], strict=True):
         if before.stage != after.stage:
-            end = after  # its input is the last output of the stage before
+            end = after  # its input is the last output of the previous stage
         shares.append(before.direct / end.norm if end.norm else 0.0)
     return shares[::-1]
 
 
 def read_propagation(folder: Path) -> list[dict[str, Any]]:
-    """Return what was measured in a run, moment by moment; an empty list where nothing was."""
+    """Return the measurements of a run, in order of time; an empty list if there are none."""
     path = folder / PROPAGATION
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 
 
 def at_moments(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """Return measurements by moment: `"before"`, `"early"` (after step 50) and `"end"`, as far as they are there.
+    """Return measurements by moment, as far as they exist: `"before"`, `"early"` (after step 50) and `"end"`.
 
     >>> list(at_moments([{"step": 0}, {"step": 50}, {"step": 124}]))
     ['before', 'early', 'end']

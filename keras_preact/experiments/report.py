@@ -1,4 +1,4 @@
-"""A reproduced table: published against ours."""
+"""A reproduced table: published results against ours."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class Line:
     """A row of a reproduced table.
 
     Attributes:
-        row: of the grid.
-        network: what stands for the paper's network in this budget.
-        errors: our test errors (%), by seed; infinite where a run has diverged.
-        fails_above: the error above which training has failed; see `Run.fails_above`.
+        row: row of the grid.
+        network: the network that the budget trains for the row.
+        errors: our test errors (%), by seed; infinite for diverged runs.
+        fails_above: the error above which training counts as failed; see `Run.fails_above`.
         losses: our test losses of the last epoch, by seed.
-        runs: what was run, by seed.
-        chance: the error at which diverged runs are counted.
-        reference: the first line of the same network and data, which this one is compared with; `None` in that line.
+        runs: the runs, by seed.
+        chance: the error that a diverged run counts as.
+        reference: the first line with the same network and data, for comparison; `None` in that line itself.
     """
 
     row: Row
@@ -62,47 +62,47 @@ class Line:
 
     @property
     def is_the_papers_network(self) -> bool:
-        """Whether the budget trains the row's own network, not another one that stands for it."""
+        """Whether the budget trains the paper's network, not a replacement."""
         depth = self.network.removeprefix("ResNet-").split(",")[0]
         return depth == self.row.network.removeprefix("depth-").removesuffix("-single")
 
     @property
     def counted(self) -> tuple[float, ...]:
-        """Our test errors, those of diverged runs at chance."""
+        """Our test errors; diverged runs count as the error of chance."""
         return tuple(error if math.isfinite(error) else self.chance for error in self.errors)
 
     @property
     def mean(self) -> float | None:
-        """The mean of `counted`; `None` without a run."""
+        """The mean of `counted`; `None` if there are no runs."""
         return statistics.mean(self.counted) if self.errors else None
 
     @property
     def difference(self) -> Difference | None:
-        """Our mean less that of the reference; `None` where either has no run, and for the reference itself."""
+        """Our mean minus that of the reference; `None` if either has no runs, and for the reference itself."""
         if self.reference is None or not self.errors or not self.reference.errors:
             return None
         return difference(self.counted, self.reference.counted)
 
     @property
     def published_difference(self) -> float | None:
-        """The published error less that of the reference; infinite where it was published as failing."""
+        """The published error minus that of the reference; infinite if this row was published as failing."""
         published = self.row.published
-        known = self.reference.row.published if self.reference is not None else None
-        if published is None or known is None or known.value is None:
+        reference = self.reference.row.published if self.reference is not None else None
+        if published is None or reference is None or reference.value is None:
             return None
-        return math.inf if published.value is None else published.value - known.value
+        return math.inf if published.value is None else published.value - reference.value
 
     @property
     def verdict(self) -> str:
-        """Whether our difference agrees with the published one; empty where either is missing."""
+        """Whether our difference agrees with the published one; empty if either is missing."""
         ours, published = self.difference, self.published_difference
         return "" if ours is None or published is None else ours.verdict(published)
 
     @property
     def seeds_needed(self) -> int | None:
-        """Runs a row for the published difference to show, four times in five; `None` where there is none to show.
+        """Runs per row to detect the published difference with 80 % power; `None` if there is no such difference.
 
-        At the standard deviation of our runs, where there are three or more; else at that of the test images alone.
+        The standard deviation is that of our runs if there are three or more, else that of the test images alone.
         """
         apart, published = self.published_difference, self.row.published
         if not apart or math.isinf(apart) or published is None or published.value is None:
@@ -114,12 +114,12 @@ class Line:
 
     @property
     def diverged(self) -> str:
-        """How many runs diverged, in words."""
+        """How many runs diverged, as text."""
         lost, runs = sum(map(math.isinf, self.errors)), len(self.errors)
         return "" if not lost else "diverged" if lost == runs else f"{lost} of {runs} diverged"
 
     def ours(self, judges: bool) -> str:
-        """Mean and standard deviation of the runs that did not diverge, in words, and how many did."""
+        """Mean and standard deviation of the runs that did not diverge, and how many did, as text."""
         if not self.errors:
             return "not run"
         ended = [error for error in self.errors if math.isfinite(error)]
@@ -133,13 +133,13 @@ class Line:
 
 
 def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[Row] | None = None) -> list[Line]:
-    """Return the rows of a table that are part of a budget, with every finished run of it, whatever its seed.
+    """Return the rows of a table that are in a budget, each with its finished runs of any seed.
 
     Args:
         experiment: the table.
-        budget: whose runs.
-        store: where they are.
-        rows: of the table; default all.
+        budget: the budget.
+        store: the finished runs.
+        rows: rows of the table. Default: all.
 
     Example: without any run.
 
@@ -165,7 +165,7 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
 
 
 def cells(line: Line, budget: Budget) -> list[str]:
-    """Return a line as text, in the order of `COLUMNS`."""
+    """Return the cells of a line as text, in the order of `COLUMNS`."""
     published, apart = line.row.published, line.published_difference
     return [
         line.row.title,
@@ -182,67 +182,64 @@ def cells(line: Line, budget: Budget) -> list[str]:
 
 
 def verdict(found: Sequence[Line]) -> str:
-    """Say in a sentence or two, as Markdown, how many published differences our runs confirm, and what that means."""
+    """Return Markdown that counts the verdicts on the published differences and explains them."""
     counts = Counter(line.verdict for line in found if line.verdict)
-    lacking = sum(line.published_difference is not None and line.difference is None for line in found)
     if not counts:
         return ""
-    said = [f"{counts[kind]} {words}" for kind, words in _COUNTED.items() if counts[kind]]
-    said += [f"{lacking} not run"] * bool(lacking)
+    counts["not run"] = sum(line.published_difference is not None and line.difference is None for line in found)
+    notes = {AGREES: "", DIFFERS: "", UNDECIDED: " (the interval contains 0, or there is none)", "not run": ""}
+    tally = ", ".join(f"{kind} {counts[kind]}{note}" for kind, note in notes.items() if counts[kind])
     single = [line for line in found if len(line.errors) == 1 and math.isfinite(line.errors[0]) and line.runs]
     spreads = [binomial_deviation(line.errors[0], examples) for line in single if (examples := _tested(line.runs[0]))]
-    alone = (
-        f" Rows with one run have no interval: the test images alone spread an error by {min(spreads):.2f} to "
-        f"{max(spreads):.2f} points (binomial standard deviation), and runs of a short schedule differ by more."
+    single_runs = (
+        f" Rows with one run have no interval. The test images alone give an error a binomial standard deviation of "
+        f"{min(spreads):.2f} to {max(spreads):.2f} points; runs of a short schedule differ by more."
         if spreads
         else ""
     )
     return (
-        f"Differences are from the first row of the same network and data, in points of test error, with Welch's 95 % "
-        f"interval. Against the published signs: {', '.join(said)}.{alone}\n"
+        f"Differences are to the first row with the same network and data, in points of test error, with Welch's 95 % "
+        f"interval. Verdicts on the published signs: {tally}.{single_runs}\n"
     )
 
 
-_COUNTED = {AGREES: "agree", DIFFERS: "differ", UNDECIDED: "are undecided (the interval holds 0, or there is none)"}
-
-
 def _tested(run: Run) -> int:
-    """Return the number of test examples of a run whose errors are shares of them; 0 for others, and where unknown."""
+    """Return the number of test images of a run; 0 if its data are sequences or the number is unknown."""
     data = run.record.get("data", {})
     return int(data.get("test_images", 0))
 
 
 def machines(found: Sequence[Line]) -> str:
-    """Say on what the runs of a table ran, in words."""
+    """Return the hardware of the runs of a table, with counts, as text."""
     runs = {run.folder.path: run for line in found for run in line.runs}.values()
     return "; ".join(f"{count} on {where}" for where, count in Counter(machine(run) for run in runs).most_common())
 
 
 def without_empty_columns(heads: Sequence[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return a table without the columns in which no row has anything.
+    """Return a table without its empty columns.
 
     >>> without_empty_columns(("a", "b"), [["1", ""], ["2", ""]])
     (['a'], [['1'], ['2']])
     """
-    kept = [k for k in range(len(heads)) if any(row[k] for row in rows)]
-    return [heads[k] for k in kept], [[row[k] for k in kept] for row in rows]
+    filled = [k for k in range(len(heads)) if any(row[k] for row in rows)]
+    return [heads[k] for k in filled], [[row[k] for k in filled] for row in rows]
 
 
 def machine(run: Run) -> str:
-    """Say on what a run ran, in words; one that was stopped may have gone on on another machine."""
+    """Return the hardware and precision of a run as text; a resumed run may have used several machines."""
     parts = [run.record["environment"], *run.record.get("resumed", [])]
     machines = dict.fromkeys(_hardware(part["hardware"]) for part in parts)
     return f"{', then '.join(machines)}, {run.config.precision}"
 
 
 def _hardware(hardware: dict[str, Any]) -> str:
-    instructions = f" ({known})" if (known := hardware.get("instructions")) else ""  # runs of old do not say
+    instructions = f" ({known})" if (known := hardware.get("instructions")) else ""  # older runs have none
     cores = f"{hardware['cores']} core{'s' * (hardware['cores'] > 1)} of {hardware['processor']}{instructions}"
     return ", ".join(hardware["accelerators"]) or cores
 
 
 def title_of(budget: Budget) -> str:
-    """Return the budget in words, with its profile where that is not the paper's."""
+    """Return the budget in words, with its profile if that is not the paper's."""
     return f"budget {budget.name}" + ("" if budget.profile == "paper" else f", profile {budget.profile}")
 
 
@@ -253,7 +250,7 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     rows.insert(1, "|---" * len(heads) + "|")
     judged = any(math.isfinite(line.fails_above) for line in found)
     note = f" Fails: {experiment.failing}." if judged else ""
-    note = note if budget.judges else " The errors say nothing but that it runs."
+    note = note if budget.judges else " The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
     return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])

@@ -1,4 +1,4 @@
-"""Reproducing a table: which runs are missing, running those, and never one twice."""
+"""Plan the runs of a table and train the missing ones, each once."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import Diverged, InputError
-from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, place_of
+from keras_preact.errors import Diverged, InputError, check_positive
+from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, data_dir_of
 from keras_preact.experiments.probe import DATASETS, PropagationProbe
 from keras_preact.experiments.store import ENDED, Run, Store, folder_name, identity
 from keras_preact.training.config import RunConfig
@@ -27,11 +27,11 @@ class Job:
     """One run of a table.
 
     Attributes:
-        row: what it is a run of.
-        config: what is run.
-        path: where it is run.
+        row: row of the table.
+        config: configuration of the run.
+        path: run folder.
         run: the finished run, if there is one.
-        is_probed: whether signal and gradient are measured while it runs.
+        is_probed: whether signal and gradient are measured during training.
     """
 
     row: Row
@@ -42,12 +42,12 @@ class Job:
 
     @property
     def is_begun(self) -> bool:
-        """Whether it was begun and can be resumed."""
+        """Whether the run was started and can be resumed."""
         return self.run is None and RunFolder(self.path).exists()
 
     @property
     def state(self) -> str:
-        """In words, how far it is: finished, begun, being trained now by another process, or missing."""
+        """`"finished"`, `"being trained"` (by another process), `"begun"` or `"missing"`."""
         if self.run is not None:
             return "finished"
         if RunFolder(self.path).is_taken():
@@ -66,21 +66,21 @@ def plan(
     precision: str = "float32",
     data_dir: str | None = None,
 ) -> list[Job]:
-    """Return the runs of a table, finished or not, each once, seed by seed.
+    """Return the runs of a table, finished or not, each once, ordered by seed.
 
     Args:
         experiment: the table.
-        budget: what it may cost.
-        rows: names of rows; default all that are part of the budget.
-        seeds: runs a row, with seeds 0, 1, …
-        out: folder of the runs.
+        budget: networks, data and recipes to use.
+        rows: names of rows. Default: all rows in the budget.
+        seeds: runs per row, with seeds 0, 1, …
+        out: folder for new runs.
         results: further folders with finished runs.
-        precision: of the runs that are missing.
-        data_dir: where the data are.
+        precision: precision of the missing runs. Default `"float32"`.
+        data_dir: folder of the data.
 
     Raises:
-        InputError: no such row, one that is not part of the budget, a number of seeds below 1, or a run of another
-            configuration in a run's place.
+        InputError: a row is unknown or not in the budget, `seeds` is below 1, or a run folder has a run of another
+            configuration.
 
     Example:
 
@@ -89,8 +89,7 @@ def plan(
     >>> [(job.row.name, job.config.seed, job.state) for job in jobs]
     [('original-110', 0, 'missing'), ('original-110', 1, 'missing')]
     """
-    if seeds < 1:
-        raise InputError(f"the number of seeds is {seeds}; give at least 1")
+    check_positive("the number of seeds", seeds)
     store = Store([out, *results])
     chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
     if not chosen:
@@ -110,10 +109,10 @@ def plan(
 
 
 def _as_begun(job: Job) -> Job:
-    """Return the job with the configuration it was begun with, which may differ in precision and data folder."""
+    """Return the job with the configuration it was started with, which may differ in precision and data folder."""
     begun = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
     if identity(begun) != identity(job.config):
-        raise InputError(f"{job.path} holds another run than {job.row.name}'s; name another folder by --out")
+        raise InputError(f"{job.path} holds another run than {job.row.name}'s; choose another folder with --out")
     return dataclasses.replace(job, config=begun)
 
 
@@ -126,23 +125,23 @@ def run_missing(
     callbacks: Callbacks = lambda name, config: (),
     say: Callable[[str], Any] = lambda text: None,
 ) -> None:
-    """Run what is not finished, resuming what was begun. A training that diverges is a result, and the next one begins.
+    """Train the unfinished runs, resuming those that were started. A run that diverges is a result too.
 
-    Several processes may be given the same jobs: each runs what no other has begun.
+    Several processes may train the same jobs: each skips the runs that another has taken.
 
     Args:
-        jobs: of `plan`.
-        data_dir: where the data are, if they have moved since a run was begun.
-        callbacks: makes the Keras callbacks of each run.
-        say: is told, before each run, which it is and how long the rest will take.
+        jobs: result of `plan`.
+        data_dir: folder of the data, if they have moved since a run was started.
+        callbacks: function of a run's name and configuration that returns its Keras callbacks.
+        say: called before each run with a line that names it and estimates the time left.
 
     Raises:
         InputError: the data are missing.
-        Interrupted: a signal asked to stop; the same call goes on from there.
+        Interrupted: stopped by a signal; the same call resumes.
     """
     missing = [job for job in jobs if job.run is None]
     ended = [job.run.record for job in jobs if job.run is not None]
-    seconds = [float(record["seconds"]) for record in ended if "diverged" not in record]  # which was over too soon
+    seconds = [float(record["seconds"]) for record in ended if "diverged" not in record]  # those stopped early
     for number, job in enumerate(missing):
         if _has_ended(job):
             continue
@@ -153,15 +152,15 @@ def run_missing(
         watching = [*callbacks(name, job.config), *([PropagationProbe(job.config, job.path)] * job.is_probed)]
         try:
             if job.is_begun:
-                resume(job.path, data_dir=place_of(job.config.dataset, data_dir), callbacks=watching)
+                resume(job.path, data_dir=data_dir_of(job.config.dataset, data_dir), callbacks=watching)
             else:
                 start(job.config, job.path, callbacks=watching)
         except Diverged as fault:
             say(f"{name}: {fault}")
         except RunLocked:
-            say(f"{name}: left to another process, which is training it in {job.path}")
+            say(f"{name}: skipped, another process is training it in {job.path}")
         except InputError:
-            if not _has_ended(job):  # by another process, since this one looked
+            if not _has_ended(job):  # another process may have finished it in the meantime
                 raise
         else:
             seconds.append(time.perf_counter() - began)
@@ -170,12 +169,12 @@ def run_missing(
 
 
 def _has_ended(job: Job) -> bool:
-    """Return whether another process has finished a run since it was planned."""
+    """Return whether another process has finished the run since it was planned."""
     return job.is_begun and RunFolder(job.path).record().get("status") in ENDED
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time in words.
+    """Return a duration as text.
 
     >>> duration(50), duration(600), duration(9000)
     ('1 min', '10 min', '2 h 30 min')

@@ -1,7 +1,7 @@
-"""What a few runs can tell: spread, the interval of a difference, a verdict, and how many seeds it would take.
+"""Statistics of a few runs: spread, confidence interval of a difference, verdict, and number of seeds needed.
 
-A seed varies weights, data order and augmentation together. Two runs with equal seeds have nothing in common that two
-others lack, so runs are never compared as pairs.
+A seed determines weights, data order and augmentation. Runs of two networks with the same seed have no more in common
+than other runs, so runs are never paired.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from keras_preact.errors import InputError
 
 AGREES, DIFFERS, UNDECIDED = "agrees", "differs", "undecided"
 LEVEL = 0.95
-"""Of the intervals."""
+"""Confidence level of the intervals."""
 
 
 def binomial_deviation(error: float, examples: int) -> float:
-    """Return the standard deviation (points) that the test examples alone give to an error (%).
+    """Return the standard deviation (points) of an error (%) due to the finite number of test examples alone.
 
-    Runs differ by about this much at the end of a long training, and by more in a short one. It is what can be said
-    of the spread where there is one run only.
+    Runs differ by about this much after a long training, and by more after a short one. With a single run it is the
+    only estimate of the spread.
 
     >>> round(binomial_deviation(13.25, 10_000), 2)
     0.34
@@ -32,7 +32,7 @@ def binomial_deviation(error: float, examples: int) -> float:
 
 
 def mean_and_deviation(errors: Sequence[float]) -> str:
-    """Return the mean of some errors with their standard deviation (n − 1 in the denominator), in words.
+    """Return mean and standard deviation of errors (n − 1 in the denominator) as text.
 
     >>> mean_and_deviation([7.0, 6.0, 9.0]), mean_and_deviation([7.0])
     ('7.33 ± 1.53', '7.00')
@@ -43,11 +43,11 @@ def mean_and_deviation(errors: Sequence[float]) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two means, with its confidence interval.
+    """The difference of two means with its confidence interval.
 
     Attributes:
         mean: the first mean minus the second, in points.
-        low, high: ends of the 95 % interval; infinite where either side has a single run.
+        low, high: ends of the 95 % interval; infinite if either side has a single run.
     """
 
     mean: float
@@ -56,21 +56,21 @@ class Difference:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is an interval: at least two runs on either side."""
+        """Whether the interval is finite: both sides have at least two runs."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def __str__(self) -> str:
         return f"{self.mean:+.2f}" + (f" [{self.low:+.2f}, {self.high:+.2f}]" if self.is_known else "")
 
     def verdict(self, published: float) -> str:
-        """Return whether this agrees with a published difference: the sign of it, or that there is none.
+        """Return whether this difference has the sign of a published one.
 
         Args:
-            published: in points; infinite where the first was published as failing.
+            published: published difference in points; infinite if the first network was published as failing.
 
         Returns:
-            `"undecided"` where the interval holds 0, or there is none; else `"agrees"` where the signs are equal, and
-            `"differs"` where they are not.
+            `"undecided"` if the interval contains 0 or is infinite; otherwise `"agrees"` if the signs are equal and
+            `"differs"` if they are not.
 
         >>> Difference(2.0, 1.0, 3.0).verdict(0.5), Difference(2.0, -1.0, 5.0).verdict(0.5)
         ('agrees', 'undecided')
@@ -84,25 +84,25 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Return the difference of two means with Welch's 95 % interval: unequal variances, unpaired runs.
 
     Args:
-        first, second: errors, one or more; with a single one on either side the interval is infinite.
+        first, second: one or more errors each; with a single error on either side the interval is infinite.
 
     Raises:
-        InputError: there are no errors, or one is not finite.
+        InputError: either side has no errors, or an error is not finite.
 
     >>> str(difference([7.0, 7.2, 7.1], [6.0, 6.2, 6.4]))
     '+0.90 [+0.48, +1.32]'
     """
     if len(first) == 0 or len(second) == 0:
-        raise InputError("a difference needs at least one run on either side")
+        raise InputError("a difference needs at least one run on each side")
     if not all(map(math.isfinite, (*first, *second))):
-        raise InputError("a difference needs finite errors; count diverged runs at the error of chance")
+        raise InputError("a difference needs finite errors; replace those of diverged runs by the error of chance")
     mean = statistics.mean(first) - statistics.mean(second)
     if min(len(first), len(second)) < 2:
         return Difference(mean, -math.inf, math.inf)
     shares = [statistics.variance(errors) / len(errors) for errors in (first, second)]
     if sum(shares) == 0:
-        return Difference(mean, mean, mean)  # as where all runs of both have failed
-    from scipy.stats import t  # half a second, which the rest of the command need not wait for
+        return Difference(mean, mean, mean)  # for example, all runs of both failed
+    from scipy.stats import t  # imported here: it takes half a second
 
     freedoms = [share**2 / (len(errors) - 1) for share, errors in zip(shares, (first, second), strict=True)]
     margin = float(t.ppf((1 + LEVEL) / 2, sum(shares) ** 2 / sum(freedoms))) * math.sqrt(sum(shares))
@@ -110,21 +110,21 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
 
 
 def seeds_needed(apart: float, deviation: float, power: float = 0.8) -> int:
-    """Return how many runs each of two networks needs for a difference to show in a t-test at 5 %.
+    """Return how many runs of each of two networks a t-test at 5 % needs to detect a difference; at most 10,000.
 
     Args:
-        apart: the true difference of their means, in points; not 0.
-        deviation: standard deviation of one network's runs, in points.
-        power: chance that the interval then leaves out 0. Default 0.8.
+        apart: the true difference of the means, in points; not 0.
+        deviation: standard deviation of the runs of one network, in points.
+        power: probability that the interval excludes 0. Default 0.8.
 
     Raises:
-        InputError: no difference, or no spread.
+        InputError: the difference or the deviation is 0, or the difference is not finite.
 
     >>> seeds_needed(0.24, deviation=0.16), seeds_needed(0.47, deviation=0.16)
     (9, 4)
     """
     if not (math.isfinite(apart) and apart and deviation > 0):
-        raise InputError(f"a difference of {apart} at a deviation of {deviation} has no number of seeds")
+        raise InputError(f"no number of seeds detects a difference of {apart} at a standard deviation of {deviation}")
     from scipy.stats import nct, t
 
     for runs in range(2, 10_000):

@@ -1,4 +1,4 @@
-"""The paper's tables, and ours beside them, as data: which networks are trained, and what was published."""
+"""The paper's tables, and our own, as data: the networks to train, and the published errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _table_2() -> Experiment:
         for placement, errors in paper.TABLE_2.items()
         for error in [errors[depth]]
     ]
-    return Experiment("table2", "where the activations stand; identity shortcuts, CIFAR-10", tuple(rows))
+    return Experiment("table2", "placement of the activations; identity shortcuts, CIFAR-10", tuple(rows))
 
 
 def _table_3() -> Experiment:
@@ -69,7 +69,7 @@ def _table_3() -> Experiment:
 
 
 def _resnet_20() -> Experiment:
-    """The one network whose whole schedule a processor gets through; its budget is `paper`."""
+    """The one network small enough to train for the whole schedule of the budget `paper` on a CPU."""
     published = {"original": paper.FIRST_RESNET_ERRORS[20], "full_preactivation": None}
     rows = [
         Row(placement, f"ResNet-20, {_WORDS[placement].split(':')[0]}", "20", {"placement": placement}, published=error)
@@ -79,7 +79,7 @@ def _resnet_20() -> Experiment:
 
 
 def _table_5() -> Experiment:
-    # Tested on crops of another size than those trained on: none of these errors is that of our runs' 224 crops.
+    # No published errors: the paper tests these networks on crops of 320 pixels (one on 224 too), our runs on 224.
     rows = [
         Row(
             f"{depth}-{placement}",
@@ -100,44 +100,44 @@ def _extensions() -> Experiment:
     rows = [
         Row("full_preactivation", "full pre-activation, as in Table 2", "110", pre),
         Row("bn_only", _WORDS["bn_only_preactivation"], "110", {"placement": "bn_only_preactivation"}),
-        Row("rezero", "ReZero: x + αF, α = 0 at first", "110", {**pre, "shortcut": "scaled_residual"}),
+        Row("rezero", "ReZero: x + αF, α initialized to 0", "110", {**pre, "shortcut": "scaled_residual"}),
         Row(
             "skipinit",
-            "SkipInit: the same without normalization",
+            "SkipInit: ReZero without normalization",
             "110",
             {**pre, "shortcut": "scaled_residual", "normalization": "none"},
         ),
         Row(
             "layerscale",
-            "LayerScale: an α for each channel, 0.1 at first",
+            "LayerScale: one α per channel, initialized to 0.1",
             "110",
             {**pre, "shortcut": "scaled_residual(initial=0.1, per_channel=True)"},
         ),
         Row(
             "highway",
-            "Highway: exclusive gates, b = −6, with nothing after the addition",
+            "Highway: exclusive gating, b = −6, nothing after the addition",
             "110",
             {**pre, "shortcut": "exclusive_gating(gate_bias=-6)"},
         ),
-        # Theirs has half as many parameters again as the residual network it is compared with: hence a narrower one.
+        # This one has half as many parameters again as the residual network; the next one is narrower to match.
         Row(
             "highway-critics",
-            "Highway of the critics: gates of two 3×3 convolutions, b = −6, ReLU at the end of F, width × 0.875",
+            "highway-resnet-comparison: gates of two 3×3 convolutions, b = −6, ReLU at the end of F, width × 0.875",
             "110",
             {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.875},
         ),
         Row(
             "highway-critics-matched",
-            "the same, width × 0.71: not more parameters than the residual network",
+            "the same, width × 0.71: no more parameters than the residual network",
             "110",
             {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.71},
         ),
     ]
-    return Experiment("extensions", "what is not in the paper; CIFAR-10", tuple(rows))
+    return Experiment("extensions", "networks that are not in the paper; CIFAR-10", tuple(rows))
 
 
 def _warmup() -> Experiment:
-    """Xiong et al. 2020: in which order does a Transformer need a warm-up of the learning rate?"""
+    """Xiong et al. 2020: in which order does a Transformer need a learning-rate warm-up?"""
     grid = [
         (12, order, rate, warmup)
         for order in ("post_norm", "pre_norm")
@@ -163,7 +163,7 @@ def _warmup() -> Experiment:
         "warmup",
         "warm-up (over a fifth of the steps), learning rate and order of a Transformer; next character of film reviews",
         tuple(rows),
-        "an error less than a point below that of always naming the most frequent character",
+        "an error within one point of always predicting the most frequent character",
     )
 
 
@@ -184,11 +184,11 @@ BEST_RATES: dict[tuple[str, int], float] = {
     ("full_preactivation", 218): 0.1,
     ("full_preactivation", 434): 0.3,
 }
-"""The learning rate with the lowest test error in the screening, by order and depth."""
+"""Learning rate with the lowest test error in the screening, by order and depth."""
 
 
 def confirmed_rates(order: str, depth: int) -> tuple[float, ...]:
-    """Return the learning rates of the confirmation: the paper's, the screening's best, and what lies between them.
+    """Return the learning rates of the confirmation: the paper's, the screening's best, and those in between.
 
     The best rate after the screening's 124 steps need not be the best after 1,560.
 
@@ -201,23 +201,23 @@ def confirmed_rates(order: str, depth: int) -> tuple[float, ...]:
 
 
 TUNED_ORIGINAL = (0.01, 76.9)
-"""What the demo says of tuning: at 218 layers the original's best learning rate, and its test error (%) there."""
+"""Best learning rate of the original at 218 layers, and its test error (%), for the message of the demo."""
 
 
 def _screening() -> Experiment:
-    """Which learning rates work at which depth? In the short setting of the demo, one seed."""
+    """Which learning rates work at which depth? In the demo's setting, with one seed."""
     rows = [
         _depth_row(order, depth, rate, "4,000 images")
         for depth in DEPTHS[:-1]
         for order in (*ORDERS, "bn_after_addition")
         for rate in RATES
     ]
-    # The paper's warm-up takes 400 of 64,000 steps, once through the images. Here that is a fourth of the steps.
+    # The paper warms up for 400 of 64,000 steps, about one epoch; here it is a quarter of the 124 steps, half an epoch.
     rows += [
         dataclasses.replace(
             _depth_row("original", depth, PAPERS_RATE, "4,000 images"),
             name=f"original-{depth}-warmup",
-            title=f"{_SHORT['original']}, {depth} layers, the {PAPERS_WARMUP}: 0.01, then 0.1",
+            title=f"{WORDS['original']}, {depth} layers, the {PAPERS_WARMUP}: 0.01, then 0.1",
             warmup=0.25,
             warmup_learning_rate=0.01,
         )
@@ -227,7 +227,7 @@ def _screening() -> Experiment:
 
 
 def _depth() -> Experiment:
-    """Does the gap between the orders grow with depth, at the paper's rate and at each order's own best?"""
+    """Does the gap between the orders grow with depth, at the paper's rate and at each order's best rate?"""
     rows = []
     for depth in DEPTHS:
         for order in ORDERS:
@@ -237,11 +237,12 @@ def _depth() -> Experiment:
     )
 
 
-_SHORT = {"original": "original", "full_preactivation": "full pre-activation", "bn_after_addition": "BN after addition"}
+WORDS = {"original": "original", "full_preactivation": "full pre-activation", "bn_after_addition": "BN after addition"}
+"""Names of the orders in figures and tables."""
 
 
 def _depth_row(order: str, depth: int, rate: float, dataset: str) -> Row:
-    name, title = f"{order}-{depth}-{rate:g}", f"{_SHORT[order]}, {depth} layers, learning rate {rate:g}"
+    name, title = f"{order}-{depth}-{rate:g}", f"{WORDS[order]}, {depth} layers, learning rate {rate:g}"
     return Row(name, title, f"depth-{depth}", {"placement": order}, dataset, learning_rate=rate)
 
 

@@ -1,4 +1,4 @@
-"""Several runs of a table at once: one process each, on its own share of the processor's cores."""
+"""Train several runs of a table at once: one process per run, each with an equal share of the cores."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from keras_preact.training.runs import RunFolder
 
 POLL_SECONDS = 1.0
 MEMORY_PER_WORKER = 3 * 2**30
-"""Bytes: what training ResNet-1001 takes, with some room."""
+"""Bytes; enough to train ResNet-1001."""
 RESTARTS = 3
-"""How often a worker that was killed is started again without having finished a run in between."""
+"""How often a killed worker is started again."""
 
 
 def default_workers(missing: int) -> int:
-    """Return how many runs to train at once: one a core, as far as memory allows; one where there is a GPU.
+    """Return how many runs to train at once: one per core, as far as memory allows; one if there is a GPU.
 
     Args:
-        missing: runs that are left.
+        missing: number of unfinished runs.
 
     >>> default_workers(1)
     1
@@ -46,13 +46,13 @@ def default_workers(missing: int) -> int:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the runs of a table are.
+    """Progress of the runs of a table.
 
     Attributes:
-        finished: runs that have ended.
-        runs: all of them.
-        running: the steps done and to do of those that are being trained, by row and seed.
-        seconds_left: for all that is left, at the speed so far; `None` before a run has shown one.
+        finished: number of finished runs.
+        runs: number of all runs.
+        running: completed and total steps of the current runs, by row and seed.
+        seconds_left: estimated time for the rest; `None` until a speed is known.
     """
 
     finished: int
@@ -69,49 +69,48 @@ class Progress:
 def run_in_workers(
     jobs: Sequence[Job], command: Sequence[str], workers: int, show: Callable[[Progress], Any] = lambda progress: None
 ) -> None:
-    """Have several processes run what is missing of some jobs; return when all of it has ended.
+    """Train the unfinished jobs in several worker processes; return when all have ended.
 
-    Each process runs `command`, which must run what no other has begun: `keras-preact reproduce … --jobs 1` does. One
-    that is killed is started again, and goes on from its last checkpoint. Ctrl-C, SIGTERM and SIGHUP reach all of
-    them: each saves its run, and the same command goes on from there.
+    Each process runs `command`, which must skip runs that another process has taken, as
+    `keras-preact reproduce … --jobs 1` does. A worker that is killed is started again and resumes from its last
+    checkpoint. Ctrl-C, SIGTERM and SIGHUP stop all workers: each saves its run, and the same command resumes.
 
     Args:
-        jobs: what is to be run.
-        command: program and arguments.
-        workers: number of processes; each gets an equal share of the cores.
-        show: is told, about every second, how far they are.
+        jobs: the runs.
+        command: program and arguments of a worker.
+        workers: number of processes; each has an equal share of the cores.
+        show: called about once a second with the progress.
 
     Raises:
-        InputError: a worker has stopped on bad input, or was killed again and again; the others are stopped then.
-        Stopped: (a KeyboardInterrupt) a signal asked to stop; all runs are saved.
+        InputError: a worker stopped on an error or was killed too often; the others are stopped too.
+        Stopped: (a KeyboardInterrupt) stopped by a signal; all runs are saved.
     """
-    asked = StopRequest()
-    with handles_signals(asked), _Crew(command, workers) as crew:
-        while not asked.signal_number and not crew.all_ended():
-            crew.check()
+    request = StopRequest()
+    with handles_signals(request), _WorkerPool(command, workers) as pool:
+        while not request.signal_number and not pool.all_ended():
+            pool.check()
             show(_progress(jobs, workers))
             time.sleep(POLL_SECONDS)
-    if asked.signal_number:
-        raise Stopped(asked.signal_number)
+    if request.signal_number:
+        raise Stopped(request.signal_number)
     show(_progress(jobs, workers))
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked to stop; every worker has saved its run.
+    """Stopped by a signal; every worker has saved its run.
 
     Attributes:
-        signal_number: of the signal that asked.
+        signal_number: number of the signal.
     """
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(
-            f"stopped by {signal.Signals(signal_number).name}; what has begun is saved: the same command goes on from "
-            "there"
+            f"stopped by {signal.Signals(signal_number).name}; the runs are saved; the same command resumes them"
         )
         self.signal_number = signal_number
 
 
-class _Crew:
+class _WorkerPool:
     """The worker processes, stopped together."""
 
     def __init__(self, command: Sequence[str], workers: int) -> None:
@@ -123,7 +122,7 @@ class _Crew:
         self.outputs: list[IO[bytes]] = []
         self.restarts = [0] * workers
 
-    def __enter__(self) -> _Crew:
+    def __enter__(self) -> _WorkerPool:
         for _ in self.restarts:
             self.outputs.append(tempfile.TemporaryFile())
             self.processes.append(self._start(self.outputs[-1]))
@@ -134,14 +133,14 @@ class _Crew:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            process.wait()  # until its run is saved
+            process.wait()  # it saves its run
         for output in self.outputs:
             output.close()
 
     def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         output.seek(0)
         output.truncate()
-        # A session of its own: Ctrl-C in the terminal reaches this process, which stops the workers in order.
+        # In a new session, Ctrl-C reaches only this process, which then stops the workers.
         return subprocess.Popen(
             self.command, env=self.environment, stdout=output, stderr=output, start_new_session=True
         )
@@ -150,7 +149,7 @@ class _Crew:
         return all(process.poll() == 0 for process in self.processes)
 
     def check(self) -> None:
-        """Start workers again that were killed; raise InputError for those that stopped on an error."""
+        """Restart killed workers; raise InputError if a worker stopped on an error."""
         for number, process in enumerate(self.processes):
             status = process.poll()
             if status is None or status == 0:
@@ -169,7 +168,7 @@ class _Crew:
 
 
 def _progress(jobs: Sequence[Job], workers: int) -> Progress:
-    """Read off the run folders how far the runs are."""
+    """Read the progress from the run folders."""
     records = [_record(job) for job in jobs]
     ended = [job.run is not None or record.get("status") in ENDED for job, record in zip(jobs, records, strict=True)]
     running = {
@@ -192,7 +191,7 @@ def _record(job: Job) -> dict[str, Any]:
 def _seconds_left(
     jobs: Sequence[Job], records: Sequence[dict[str, Any]], ended: Sequence[bool], workers: int
 ) -> float | None:
-    """Return the time for the steps that are left, each at the speed of its own network where that is known."""
+    """Return the time for the remaining steps, at the speed of the same network or, if unknown, the mean speed."""
     networks = [identity(job.config, with_seed=False) for job in jobs]
     by_network: dict[str, list[float]] = {}
     for network, record in zip(networks, records, strict=True):
@@ -200,11 +199,11 @@ def _seconds_left(
             by_network.setdefault(network, []).append(float(record["seconds"]) / int(record["step"]))
     if not by_network:
         return None
-    usual = statistics.mean(statistics.mean(found) for found in by_network.values())
+    mean_speed = statistics.mean(map(statistics.mean, by_network.values()))
     total = 0.0
     for job, network, record, is_over in zip(jobs, networks, records, ended, strict=True):
         if not is_over:
             known = by_network.get(network)
             left = job.config.recipe.steps - int(record.get("step", 0))
-            total += left * (statistics.mean(known) if known else usual)
+            total += left * (statistics.mean(known) if known else mean_speed)
     return total / workers

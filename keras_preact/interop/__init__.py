@@ -1,4 +1,4 @@
-"""Weights that travel: between this package's networks and other programs."""
+"""Exchange of weights and networks with other programs."""
 
 from keras_preact.interop.exports import export_model
 from keras_preact.interop.keras_applications import load_keras_applications, to_keras_applications

@@ -1,4 +1,4 @@
-"""Whole networks for other programs: SavedModel, ONNX, LiteRT, each asked at once whether it computes the same."""
+"""Exporting networks as SavedModel, ONNX or LiteRT, each checked against Keras's output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ Outputs = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Format:
-    """A format: Keras's name for it, the packages it needs, how a file gives outputs, and since when Keras has it."""
+    """An export format.
+
+    Attributes:
+        name: Keras's name for it.
+        packages: the packages that it needs.
+        open: reads an exported file and returns the function that runs it.
+        since: the first release of Keras with the format.
+    """
 
     name: str
     packages: tuple[str, ...]
@@ -33,7 +40,7 @@ class Format:
 def _open_saved_model(path: Path) -> Outputs:
     import tensorflow as tf
 
-    program = tf.saved_model.load(str(path))  # the function alone does not keep its variables alive
+    program = tf.saved_model.load(str(path))  # `program.serve` alone does not keep the variables alive
     return lambda images: program.serve(images).numpy()
 
 
@@ -65,26 +72,26 @@ FORMATS = {
     ".onnx": Format("onnx", ("tensorflow", "tf2onnx", "onnxruntime"), _open_onnx),
     ".tflite": Format("litert", ("tensorflow", "ai_edge_litert"), _open_litert, since=(3, 13)),
 }
-"""By the ending of the path: a folder's name has none."""
+"""Export formats by the suffix of the path; a SavedModel is a folder without one."""
 
 
 def export_model(model: keras.Model, path: str | Path) -> float:
-    """Write a network, by the path's ending as a SavedModel (none), ONNX (.onnx) or LiteRT (.tflite), and compare.
+    """Export a network as a SavedModel, ONNX or LiteRT and compare its output with Keras's.
 
-    Written in float32, whatever the network's policy: few programs that run these formats have bfloat16. By Keras's own
-    exporters, which need its TensorFlow backend, and for ONNX and LiteRT further packages (this project's extra
-    `export`).
+    The format follows from the path's suffix: none, `.onnx` or `.tflite`. The network is exported in float32 whatever
+    its policy, because few runtimes for these formats support bfloat16. Keras's exporters need the TensorFlow backend
+    and, for ONNX and LiteRT, the packages of the extra `export`.
 
     Args:
         model: any Keras model with one input and one output.
-        path: of the file or folder; must not exist.
+        path: path of the file or folder; must not exist.
 
     Returns:
-        The largest difference from Keras's output, on random images, as a share of the largest output.
+        The largest difference from Keras's output on random inputs, divided by the largest output.
 
     Raises:
-        InputError: an unknown ending, a path that exists, a package or backend that is missing, a model with several
-            inputs, or a difference above 1e-4, in which case nothing is left behind.
+        InputError: an unknown suffix, an existing path, a missing package or another backend, a model with several
+            inputs or outputs, a failed export, or a difference above 1e-4. No new file remains.
 
     Example:
 
@@ -96,7 +103,7 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     """
     path = Path(path)
     if path.suffix not in FORMATS:
-        raise InputError(f"{path.name} ends in no known format; name a folder, or a file NAME.onnx or NAME.tflite")
+        raise InputError(f"{path.name} has an unknown suffix; pass a folder, NAME.onnx or NAME.tflite")
     format = FORMATS[path.suffix]
     _check(model, path, format)
     model = _in_float32(model)
@@ -104,7 +111,7 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     try:
         expected = keras.ops.convert_to_numpy(model(images, training=False))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the exporters, about their own future
+            warnings.simplefilter("ignore")  # deprecations inside the exporters
             if format.name == "onnx":
                 _write_erfc()
             model.export(path, format=format.name, verbose=False)
@@ -112,33 +119,36 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     except Exception as error:
         _remove(path)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{model.name} cannot be written as {format.name} ({reason}); try another format") from None
+        raise InputError(f"{model.name} cannot be exported as {format.name} ({reason}); try another format") from None
     if not difference <= 1e-4:
         _remove(path)
-        raise InputError(f"{model.name} as {format.name} differs from Keras by {difference:.1e} of the largest output")
+        raise InputError(
+            f"{model.name} as {format.name} differs from Keras by {difference:.1e} of the largest output; try another "
+            "format"
+        )
     return difference
 
 
 def _check(model: keras.Model, path: Path, format: Format) -> None:
     if path.exists():
-        raise InputError(f"{path} exists already and is not overwritten; name another")
+        raise InputError(f"{path} exists already and is not overwritten; choose another path")
     if keras.backend.backend() != "tensorflow":
-        raise InputError(f"Keras exports {format.name} on its TensorFlow backend; set KERAS_BACKEND=tensorflow")
+        raise InputError(f"Keras exports {format.name} only on its TensorFlow backend; set KERAS_BACKEND=tensorflow")
     check_installed(format.name, *format.packages)
     if tuple(map(int, keras.__version__.split(".")[:2])) < format.since:
         since = ".".join(map(str, format.since))
         raise InputError(
-            f"{format.name} needs Keras {since}, and with it Python 3.11; this is Keras {keras.__version__}"
+            f"{format.name} needs Keras {since} and Python 3.11 or later; this is Keras {keras.__version__}"
         )
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         raise InputError(
-            f"{model.name} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; give one with one"
+            f"{model.name} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; export needs one of each"
         )
 
 
 @functools.cache
 def _write_erfc() -> None:
-    """Have tf2onnx write erfc(x), of which exact GELUs are made, as 1 - erf(x): ONNX has no operation for it."""
+    """Make tf2onnx convert erfc(x), which exact GELU uses, to 1 - erf(x): ONNX has no such operation."""
     from tf2onnx.handler import tf_op
 
     if any("Erfc" in known for opset in tf_op.get_opsets().values() for known in opset):
@@ -158,7 +168,7 @@ def _write_erfc() -> None:
 
 
 def _in_float32(model: keras.Model) -> keras.Model:
-    """Return the model with all layers in float32, a copy where they are not."""
+    """Return the model if it is all float32, otherwise a float32 copy."""
     text = json.dumps(keras.saving.serialize_keras_object(model))
     changed = re.sub(r'"(mixed_)?(bfloat16|float16|float64)"', '"float32"', text)
     if changed == text:
@@ -169,13 +179,13 @@ def _in_float32(model: keras.Model) -> keras.Model:
 
 
 def _images(model: keras.Model) -> np.ndarray:
-    """Return two random inputs of the model, tokens among those that it knows; 64 where it leaves a size open."""
+    """Return a batch of two random inputs: tokens within the vocabulary, and 64 for every unknown size."""
     shape = tuple(size or 64 for size in model.input_shape[1:])
     dtype = model.inputs[0].dtype
     random = np.random.default_rng(0)
     if "int" in dtype:
-        tokens = [layer.input_dim for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
-        return random.integers(0, min(tokens, default=256), (2, *shape)).astype(dtype)
+        sizes = [layer.input_dim for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
+        return random.integers(0, min(sizes, default=256), (2, *shape)).astype(dtype)
     return random.normal(size=(2, *shape)).astype(dtype)
 
 

@@ -1,4 +1,4 @@
-"""keras.applications' ResNet50, 101 and 152, V1 and V2, as networks of this package, and back."""
+"""Conversion between keras.applications' ResNet50, 101 and 152 (V1 and V2) and networks of this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras_preact.models.imagenet import UNITS, imagenet_resnet
 from keras_preact.models.rolling import check_functional
 
 NAMES = {f"ResNet{depth}{version}": (depth, version) for version in ("", "V2") for depth in (50, 101, 152)}
-"""Names of keras.applications: depth and version."""
+"""Depth and version of the networks, by their names in keras.applications."""
 
 _BOTTLENECKS: dict[tuple[int, ...], int] = {
     repeats: depth for depth, (_, repeats) in UNITS.items() if f"ResNet{depth}" in NAMES
@@ -46,28 +46,29 @@ NAMINGS = {
 
 
 def load_keras_applications(model_or_name: keras.Model | str, weights: Any = None, **options: Any) -> keras.Model:
-    """Return a network of this package with the arithmetic and the weights of one of keras.applications.
+    """Convert a ResNet of keras.applications to a network of this package with the same outputs.
 
     Args:
-        model_or_name: a model that `keras.applications.ResNet50`, `101`, `152`, `50V2`, `101V2` or `152V2` returned,
-            or one of these names; the model is not changed.
-        weights: with a name, what keras.applications loads: `None` (default; random), `"imagenet"` (downloads them) or
-            a file.
-        **options: of `imagenet_resnet` that change no weight: `rolled`, `remat`, `drop_path`, `dtype`, `name`, …
+        model_or_name: a model that `keras.applications.ResNet50`, `ResNet101`, `ResNet152`, `ResNet50V2`,
+            `ResNet101V2` or `ResNet152V2` returned, or one of these names; the model is not changed.
+        weights: the `weights` argument of keras.applications, if a name is passed: `None` (default; random),
+            `"imagenet"` (downloads them) or a file.
+        **options: options of `imagenet_resnet` that need no other weights: `rolled`, `remat`, `drop_path`, `dtype`,
+            `name`, …
 
     Returns:
-        `imagenet_resnet(…, profile="keras_applications")`: the outputs of the model given, to float tolerance. Its
-        images are normalized as theirs: `keras.applications.resnet_v2.preprocess_input` (−1 to 1), or
-        `resnet.preprocess_input`.
+        `imagenet_resnet(…, profile="keras_applications")`, with the same outputs to float tolerance. Preprocess images
+        as for the original: with `keras.applications.resnet_v2.preprocess_input` (−1 to 1) for V2, and with
+        `resnet.preprocess_input` for V1.
 
     Raises:
-        InputError: another model or name, or options of a network that computes something else.
+        InputError: an unknown model or name, or options that change the outputs.
 
     Example:
 
-    >>> theirs = keras.applications.ResNet50V2(weights=None, include_top=False, input_shape=(64, 64, 3))
-    >>> ours = load_keras_applications(theirs)
-    >>> ours.name, ours.count_params() == theirs.count_params()
+    >>> original = keras.applications.ResNet50V2(weights=None, include_top=False, input_shape=(64, 64, 3))
+    >>> network = load_keras_applications(original)
+    >>> network.name, network.count_params() == original.count_params()
     ('resnet50_full_preactivation', True)
     """
     model = _named(model_or_name, weights) if isinstance(model_or_name, str) else model_or_name
@@ -81,34 +82,32 @@ def load_keras_applications(model_or_name: keras.Model | str, weights: Any = Non
     }
     if top is not None:
         fixed |= {"classes": top.units, "classifier_activation": keras.activations.serialize(top.activation)}
-    taken = sorted(set(fixed) & set(options))
-    if taken:
-        raise InputError(f"{', '.join(taken)} follow from the model of keras.applications; leave them out")
+    if conflicts := sorted(set(fixed) & set(options)):
+        raise InputError(f"leave out {', '.join(conflicts)}, which the model of keras.applications determines")
     placement = "full_preactivation" if version else "original"
-    ours = imagenet_resnet(depth, placement, **fixed, **options)
-    theirs = {f"{layer.name}/{variable.name}": variable for layer in model.layers for variable in layer.variables}
-    arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in theirs.items()}
-    take_weights(ours, NAMINGS[version], arrays, lambda array, _: array, model.name)
-    return ours
+    network = imagenet_resnet(depth, placement, **fixed, **options)
+    arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in _variables(model).items()}
+    take_weights(network, NAMINGS[version], arrays, lambda array, _: array, model.name)
+    return network
 
 
 def to_keras_applications(model: keras.Model) -> keras.Model:
-    """Return the model of keras.applications that computes what a network of this package does, with its weights.
+    """Convert a network of this package to the model of keras.applications with the same outputs.
 
     Args:
         model: a network with `profile="keras_applications"`; it is not changed.
 
     Raises:
-        InputError: another network; the sentence names the first difference.
+        InputError: keras.applications has no such network; the message names the first difference.
 
     Example:
 
     >>> from keras_preact.models import preact_resnet50
-    >>> ours = preact_resnet50(profile="keras_applications", include_top=False, input_shape=(64, 64, 3))
-    >>> to_keras_applications(ours).name
+    >>> network = preact_resnet50(profile="keras_applications", include_top=False, input_shape=(64, 64, 3))
+    >>> to_keras_applications(network).name
     'resnet50v2'
     """
-    depth, version = _own(model)
+    depth, version = _matching(model)
     arrays = weights_by_foreign_name(model, NAMINGS[version])
     top = next((layer for layer in model.layers if layer.name == "logits"), None)
     options: dict[str, Any] = {"include_top": False, "pooling": _pooling(model)}
@@ -116,46 +115,50 @@ def to_keras_applications(model: keras.Model) -> keras.Model:
         activation = keras.activations.serialize(model.layers[-1].activation)
         options = {"classes": top.units, "classifier_activation": activation}
     build = getattr(keras.applications, f"ResNet{depth}{version}")
-    theirs = build(weights=None, input_shape=model.input_shape[1:], **options)
-    variables = {f"{layer.name}/{variable.name}": variable for layer in theirs.layers for variable in layer.variables}
+    converted = build(weights=None, input_shape=model.input_shape[1:], **options)
+    variables = _variables(converted)
     if {name: array.shape for name, array in arrays.items()} != {n: tuple(v.shape) for n, v in variables.items()}:
-        raise InputError(f"{model.name} has not the weights of keras.applications' networks; {_REMEDY}")
+        raise InputError(
+            f"the weights of {model.name} differ from keras.applications' in name or shape; build it with "
+            'profile="keras_applications"'
+        )
     for name, variable in variables.items():
         variable.assign(arrays[name])
-    return theirs
+    return converted
 
 
-_REMEDY = 'build it with profile="keras_applications"'
+def _variables(model: keras.Model) -> dict[str, keras.Variable]:
+    return {f"{layer.name}/{variable.name}": variable for layer in model.layers for variable in layer.variables}
 
 
 def _named(name: str, weights: Any) -> keras.Model:
     check_choice("network of keras.applications", name, NAMES)
     try:
         return getattr(keras.applications, name)(weights=weights)
-    except Exception as error:  # no such file, or no network, for which Keras has no class of its own
+    except Exception as error:  # a missing file or a failed download, for which Keras has no exception class
         raise InputError(f"keras.applications cannot load {weights!r} into {name}: {error}") from None
 
 
 def _recognized(model: keras.Model) -> tuple[int, str]:
-    """Return depth and version of a model of keras.applications, told by its layers' names."""
+    """Return the depth and version of a model of keras.applications, from its layer names."""
     check_functional(model, "recognized")
     blocks = [re.fullmatch(r"conv(\d)_block(\d+)_out", layer.name) for layer in model.layers]
     count = Counter(int(block[1]) for block in blocks if block)
     depth = _BOTTLENECKS.get(tuple(count[stage] for stage in (2, 3, 4, 5)))
     if depth is None:
-        raise InputError(f"{model.name} is none of keras.applications' {', '.join(NAMES)}; give one of them")
+        raise InputError(f"{model.name} is not one of keras.applications' {', '.join(NAMES)}; pass one of these")
     return depth, "V2" if any(layer.name == "post_bn" for layer in model.layers) else ""
 
 
-def _own(model: keras.Model) -> tuple[int, str]:
-    """Return depth and version of a network of this package that keras.applications has too."""
+def _matching(model: keras.Model) -> tuple[int, str]:
+    """Return the depth and version of the model of keras.applications that matches a network of this package."""
     units: dict[int, list[ResidualUnit]] = {}
     for part in parts(model):
         if part.unit is not None:
             units.setdefault(part.stage, []).append(part.unit)
     depth = _BOTTLENECKS.get(tuple(len(row) for row in units.values()))
     if depth is None:
-        raise InputError(f"keras.applications has no network of {model.name}'s units; it has {', '.join(NAMES)}")
+        raise InputError(f"keras.applications has no network with the units of {model.name}; it has {', '.join(NAMES)}")
     if any(unit.dilation != (1, 1) for row in units.values() for unit in row):
         raise InputError(f"keras.applications has no dilated networks; build {model.name} without output_stride")
     return depth, "V2" if units[1][0].placement.first else ""

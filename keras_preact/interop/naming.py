@@ -1,4 +1,4 @@
-"""The same network under other names: whose layer is which, and what a kernel looks like there."""
+"""Mapping between this package's weight names and those of other libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import STRIDE_UNITS
-from keras_preact.models.stored import finite
+from keras_preact.models.stored import cast_finite
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -28,11 +28,11 @@ class Part:
     """One unit, or one layer outside the units, of a network of this package.
 
     Attributes:
-        name: of the layer or, in a stack too, of the unit: `stage2_unit07`.
-        unit: the unit, or one equal to it but for its weights; `None` for a layer outside the units.
-        stage, number: of the unit, from 1; 0 for a layer outside the units.
-        weights: returns values by name, `{"conv1/kernel": tensor, …}`.
-        assign: sets values by name.
+        name: name of the layer or, also in a stack, of the unit: `stage2_unit07`.
+        unit: the unit, or for a stack a unit with the same configuration; `None` outside the units.
+        stage, number: position of the unit, from 1; 0 outside the units.
+        weights: returns the values by name, `{"conv1/kernel": tensor, …}`.
+        assign: sets the values by name.
     """
 
     name: str
@@ -47,7 +47,7 @@ def parts(model: keras.Model) -> Iterator[Part]:
     """Yield all parts of a network that have weights, in order.
 
     Raises:
-        InputError: the model is not one that this package's builders made.
+        InputError: the model was not built by this package.
 
     Example:
 
@@ -67,18 +67,18 @@ def parts(model: keras.Model) -> Iterator[Part]:
         elif layer.weights:
             yield Part(layer.name, None, 0, 0, *_access(layer, 0))
     if not stage:
-        raise InputError(f"{model.name} has no residual units of this package; build it with imagenet_resnet or others")
+        raise InputError(f"{model.name} has no residual units of this package; build it with imagenet_resnet")
 
 
 def _stage_of(model: keras.Model, layer: keras.layers.Layer) -> int:
-    named = re.match(r"stage(\d+)_", layer.name)
-    if named is None:
-        raise InputError(f"{model.name} is no network of this package's builders: its unit {layer.name} has no stage")
-    return int(named[1])
+    match = re.match(r"stage(\d+)_", layer.name)
+    if match is None:
+        raise InputError(f"unit {layer.name} of {model.name} has no stage in its name; build it with imagenet_resnet")
+    return int(match[1])
 
 
 def _access(layer: keras.layers.Layer, k: int) -> tuple[Callable[[], dict[str, Any]], Callable[[Arrays], None]]:
-    """Return functions that get and set the weights of unit k of a stack, or of a layer that is no stack."""
+    """Return functions that get and set the weights of unit k of a stack, or of any other layer."""
     if isinstance(layer, UnitStack):
         return partial(layer.unit_weights, k), partial(layer.set_unit_weights, k)
     return partial(named_variables, layer), partial(_assign, layer)
@@ -95,14 +95,16 @@ class Naming:
     """How another library names the layers of the same network.
 
     Attributes:
-        library: its name in a sentence.
-        unit: prefix of a unit's layers, with `{stage}`, `{unit}` from 1 and `{stage0}`, `{unit0}` from 0.
-        parts: this package's names of a unit's layers: theirs. `{convolutions}` is the number of them.
-        top: this package's names of the layers outside the units: theirs.
-        variables: this package's names of variables: theirs.
-        separator: between layer and variable.
-        requires: arguments of the units that the weights are right for only so.
-        stride_in: which unit of a stage halves the image there; a name of `STRIDE_UNITS`.
+        library: the library's name in messages.
+        unit: prefix of a unit's layers, with `{stage}` and `{unit}` from 1, `{stage0}` and `{unit0}` from 0, and
+            `{stage1}` from 2.
+        parts: the library's names of a unit's layers, by this package's; `{convolutions}` is the unit's number of
+            convolutions.
+        top: the library's names of the layers outside the units, by this package's.
+        variables: the library's names of variables, by this package's.
+        separator: separator between layer and variable.
+        requires: arguments that the units must have for the weights to compute the same.
+        stride_in: which unit of a stage has the stride; a name of `STRIDE_UNITS`.
     """
 
     library: str
@@ -115,18 +117,18 @@ class Naming:
     stride_in: str = "first"
 
     def foreign(self, part: Part, variable: str) -> str:
-        """Return their name for a variable of a part, by its name here: `conv1/kernel` → `layer1.0.conv1.weight`.
+        """Return the library's name for a variable of a part: `conv1/kernel` → `layer1.0.conv1.weight`.
 
         Raises:
-            InputError: their networks have no such layer.
+            InputError: the library's networks have no such layer.
         """
         if part.unit is None:
             layer, prefix = self.top.get(part.name), ""
         else:
-            own, variable = variable.rsplit("/", 1)
+            path, variable = variable.rsplit("/", 1)
             numbers = {"stage": part.stage, "stage0": part.stage - 1, "stage1": part.stage + 1}
             prefix = self.unit.format(**numbers, unit=part.number, unit0=part.number - 1)
-            layer = self.parts.get(own)
+            layer = self.parts.get(path)
             if layer is not None:
                 layer = layer.format(convolutions=len(part.unit.convolutions))
         if layer is None:
@@ -134,7 +136,7 @@ class Naming:
         return f"{prefix}{layer}{self.separator}{self.variables.get(variable, variable)}"
 
     def check(self, model: keras.Model) -> None:
-        """Raise InputError where a network computes something else than theirs with the same weights."""
+        """Raise InputError if a network would compute something else than the library's with the same weights."""
         units = [(part, part.unit) for part in parts(model) if part.unit is not None]
         for stage, stride in enumerate(STRIDE_UNITS[self.stride_in], start=1):
             strides = [_stride(unit) for part, unit in units if part.stage == stage]
@@ -144,37 +146,37 @@ class Naming:
                 expected[-1] *= stride.get("last_strides", 1)
             if strides != expected:
                 raise InputError(
-                    f"stage{stage} of {model.name} strides elsewhere than in {self.library}; build the network with "
+                    f"stage{stage} of {model.name} has its stride in another unit than {self.library}; build it with "
                     f"stride_in={self.stride_in!r}"
                 )
         for part, unit in units:
-            config = ResidualUnit.get_config(unit)  # of a named unit too, with what its name says
+            config = ResidualUnit.get_config(unit)  # subclasses omit the arguments that their names imply
             if type(get_shortcut(config["shortcut"])) is IdentityShortcut:
                 config["shortcut"] = "identity"
             self._check_unit(part.name, config)
             if unit.preactivation == "shared" and unit.built and not unit.changes_shape and unit.placement.first:
                 raise InputError(
-                    f"the identity shortcut of {part.name} is given the pre-activation, in {self.library} x itself: "
-                    "the weights would fit and mean something else; build the network with profile='timm'"
+                    f"the identity shortcut of {part.name} receives the pre-activation, but in {self.library} x: "
+                    "the weights would fit but compute something else; build the network with profile='timm'"
                 )
 
     def _check_unit(self, name: str, config: dict[str, Any]) -> None:
         for argument, value in self.requires.items():
             if config[argument] != value:
                 raise InputError(
-                    f"{name} has {argument}={config[argument]!r}, and the units of {self.library} have {value!r}: "
-                    f"the weights would fit and mean something else; build the network with {argument}={value!r}"
+                    f"{name} has {argument}={config[argument]!r}, but the units of {self.library} have {value!r}: "
+                    f"the weights would fit but compute something else; build the network with {argument}={value!r}"
                 )
 
 
 def _stride(unit: ResidualUnit) -> int:
-    """Return a unit's stride, or the one that dilation stands for: between them a dilated network computes the same."""
+    """Return a unit's stride, or the stride that dilation replaces: the weights are the same in both networks."""
     before, after = unit.dilation
     return unit.strides * after // before
 
 
 def _weights(part: Part) -> Iterator[tuple[str, Any]]:
-    """Yield a part's weights by name, without what no other library keeps: the unit's own arguments, random states."""
+    """Yield a part's weights by name, except random states and the unit's arguments, which other libraries lack."""
     arguments = {name for names in getattr(part.unit, "variable_arguments", {}).values() for name in names}
     for name, value in part.weights().items():
         if name not in arguments and "seed_generator" not in name:
@@ -182,11 +184,11 @@ def _weights(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 Transpose = Callable[[np.ndarray, int], np.ndarray]
-"""Brings a weight of theirs into the order of axes, and to the rank, that it has here."""
+"""Converts another library's array to a given rank, with this package's order of axes."""
 
 
 def weights_by_foreign_name(model: keras.Model, naming: Naming) -> dict[str, np.ndarray]:
-    """Return all weights of a network by the names that another library gives them."""
+    """Return all weights of a network by another library's names."""
     naming.check(model)
     found = {}
     for part in parts(model):
@@ -195,39 +197,39 @@ def weights_by_foreign_name(model: keras.Model, naming: Naming) -> dict[str, np.
     return found
 
 
-def take_weights(model: keras.Model, naming: Naming, theirs: Arrays, transpose: Transpose, source: str) -> None:
-    """Set all weights of a network to those that another library names; all of them, or none.
+def take_weights(model: keras.Model, naming: Naming, arrays: Arrays, transpose: Transpose, source: str) -> None:
+    """Set all weights of a network from arrays with another library's names.
 
     Args:
-        model: of this package.
-        naming: of the library.
-        theirs: arrays by their names; more than those of the network only where the network has no dense layer.
+        model: a network of this package.
+        naming: the library's names.
+        arrays: arrays by the library's names; the dense layer's are ignored if the network has none.
         transpose: see `Transpose`.
-        source: what to call where they are from, in errors.
+        source: the origin of the arrays, for error messages.
 
     Raises:
-        InputError: weights that are missing, too many, not finite or of another shape, or a network that computes
-            something else; it is as it was then.
+        InputError: weights that are missing, extra, not finite or of another shape, or a network that would compute
+            something else. The model is unchanged.
     """
     naming.check(model)
-    assignments, left = [], set(theirs)
+    assignments, unused = [], set(arrays)
     for part in parts(model):
         values = {}
         for name, value in _weights(part):
             foreign = naming.foreign(part, name)
-            if foreign not in theirs:
+            if foreign not in arrays:
                 raise InputError(
-                    f"{source} lacks {foreign}, the {name} of {part.name}; build the network that it was saved from"
+                    f"{source} lacks {foreign}, the {name} of {part.name}; build the network that was saved"
                 )
-            array = transpose(theirs[foreign], len(value.shape))
+            array = transpose(arrays[foreign], len(value.shape))
             values[name] = _fitting(array, value, f"{foreign} ({part.name}'s {name})")
-            left.discard(foreign)
+            unused.discard(foreign)
         assignments.append((part.assign, values))
     if not any(layer.name == "logits" for layer in model.layers):
-        left -= {name for name in left if name.startswith(naming.top["logits"] + naming.separator)}
-    if left:
-        shown = ", ".join(sorted(left)[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
-        raise InputError(f"{source} has {shown} beyond the weights of {model.name}; build the network that it is from")
+        unused -= {name for name in unused if name.startswith(naming.top["logits"] + naming.separator)}
+    if unused:
+        shown = ", ".join(sorted(unused)[:3]) + (f" and {len(unused) - 3} more" if len(unused) > 3 else "")
+        raise InputError(f"{source} has {shown}, which {model.name} lacks; build the network that was saved")
     for assign, values in assignments:
         assign(values)
 
@@ -235,7 +237,7 @@ def take_weights(model: keras.Model, naming: Naming, theirs: Arrays, transpose: 
 def _fitting(array: np.ndarray, value: Any, what: str) -> np.ndarray:
     if array.shape != tuple(value.shape):
         raise InputError(
-            f"{what} is {array.shape}, and the network's is {tuple(value.shape)}; build it with the same widths, "
-            "classes and input channels"
+            f"{what} has shape {array.shape}, but the network's has {tuple(value.shape)}; build the network with the "
+            "same widths, classes and input channels"
         )
-    return finite(array, value.dtype, what)
+    return cast_finite(array, value.dtype, what)

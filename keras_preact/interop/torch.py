@@ -1,7 +1,7 @@
-"""Weights of PyTorch's residual networks: timm's, torchvision's, and the common ones for CIFAR.
+"""Loading weights of PyTorch residual networks: timm's, torchvision's and pytorch-cifar's.
 
-No PyTorch is needed: a state dict is a dictionary of arrays. Files are read as safetensors alone; PyTorch's own are
-pickles, which can execute what they contain.
+PyTorch is not required: a state dict is a dictionary of arrays. Only safetensors files are read, because PyTorch's own
+files are pickles, which can execute code.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _VARIABLES = {
 }
 _CONVOLUTIONS = {f"conv{k}": f"conv{k}" for k in (1, 2, 3)}
 _AFTER = {"norm2": "bn1", "norm3": "bn2", "norm_last": "bn{convolutions}"}
-"""Batch norms of an original unit, numbered there by the convolution before them."""
+"""Batch norms of an original unit: PyTorch numbers them by the preceding convolution."""
 _BEFORE = {f"norm{k}": f"bn{k}" for k in (1, 2, 3)}
-"""Those of a pre-activation unit, numbered there by the convolution after them."""
+"""Batch norms of a pre-activation unit: PyTorch numbers them by the following convolution."""
 _UNITS: dict[str, Any] = {"stride_on": "3x3", "epsilon": 1e-5, "shortcut": "identity", "shape_change": "projection"}
 _ORIGINAL = _UNITS | {"placement": "original"}
 _PREACTIVATION = _UNITS | {"placement": "full_preactivation"}
@@ -67,25 +67,25 @@ NAMINGS: dict[tuple[str, bool], Naming] = {
         requires=_ORIGINAL,
     ),
 }
-"""By library, and by whether its units are pre-activation ones."""
+"""Naming by library and by whether its units are pre-activation units."""
 
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".tar")
 
 
 def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, Any]) -> None:
-    """Set a network's weights to those of a PyTorch network of the same architecture: all of them, or none.
+    """Load the weights of a PyTorch network into a network of the same architecture.
 
     Args:
-        model: the same network, of this package: `imagenet_resnet(50, profile="timm")` for timm's `resnetv2_50`;
-            `imagenet_resnet(50, "original")` for timm's or torchvision's `resnet50`;
+        model: the matching network of this package, rolled or not: `imagenet_resnet(50, profile="timm")` for timm's
+            `resnetv2_50`; `imagenet_resnet(50, "original")` for timm's or torchvision's `resnet50`;
             `imagenet_resnet(18, profile="pytorch_cifar", stem="3x3", classes=10)` for the `PreActResNet18` of many
-            CIFAR repositories. Rolled or not; without top, the state's dense layer is left out.
-        source: a `.safetensors` file, or a state dict: tensors or arrays by name, with or without the `module.` of
-            `DataParallel`.
+            CIFAR repositories. With `include_top=False`, the weights of the dense layer are ignored.
+        source: a `.safetensors` file, or a state dict: tensors or arrays by name, with or without the prefix `module.`
+            of `DataParallel`.
 
     Raises:
-        InputError: a pickle, a state of another network (the sentence names the layer), a network whose units compute
-            something else with the same weights, or values that are no finite numbers; the model is as it was then.
+        InputError: a pickle, the weights of another network (the message names the layer), a network that would compute
+            something else with these weights, or values that are not finite. The model is unchanged.
 
     Example:
 
@@ -94,7 +94,7 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
     >>> load_torch_state_dict(network, {"conv.weight": np.zeros(3)})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    keras_preact.errors.InputError: the state dict has the names of none of these: timm's resnetv2, ...
+    keras_preact.errors.InputError: the state dict matches none of these: timm's resnetv2, ...
     """
     what = "the state dict" if isinstance(source, Mapping) else Path(source).name
     state = source if isinstance(source, Mapping) else _read(Path(source))
@@ -103,9 +103,8 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
         for name, tensor in state.items()
         if not str(name).endswith("num_batches_tracked")
     }
-    nested = [name for name, value in state.items() if isinstance(value, Mapping)]
-    if nested:
-        raise InputError(f"{what} is a checkpoint, not a state dict; give its entry, source[{nested[0]!r}]")
+    if nested := [name for name, value in state.items() if isinstance(value, Mapping)]:
+        raise InputError(f"{what} is a checkpoint, not a state dict; pass source[{nested[0]!r}]")
     naming = _recognized(state, model, what)
     take_weights(model, naming, {name: _array(tensor) for name, tensor in state.items()}, _kernel, what)
 
@@ -113,8 +112,8 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
 def _read(path: Path) -> dict[str, np.ndarray]:
     if path.suffix in PICKLES:
         raise InputError(
-            f"{path.name} is a pickle, which can execute what it contains; read it with torch.load(path, "
-            "weights_only=True) and give the state dict, or have it saved as .safetensors"
+            f"{path.name} is a pickle, which can execute code; load it with torch.load(path, weights_only=True) and "
+            "pass the state dict, or convert it to .safetensors"
         )
     return read_safetensors(path)
 
@@ -126,24 +125,26 @@ def _recognized(state: Mapping[str, Any], model: keras.Model, what: str) -> Nami
         library = "timm's resnetv2"
     elif not any(name.startswith("layer1.") for name in state):
         known = ", ".join(library for library, _ in NAMINGS)
-        raise InputError(f"{what} has the names of none of these: {known}; rename its tensors to one of them")
+        raise InputError(f"{what} matches none of these: {known}; rename its tensors")
     elif dense == "fc":
         library = "torchvision's and timm's resnet"
     else:
         library = "pytorch-cifar's PreActResNet" if preactivation else "pytorch-cifar's ResNet"
     if (library, preactivation) not in NAMINGS:
-        order = "full_preactivation" if not preactivation else "original"
-        raise InputError(f"{what} has the names of {library}, another order of layers; build the network {order!r}")
+        placement = "original" if preactivation else "full_preactivation"
+        raise InputError(
+            f"{what} is from {library}, which orders its layers differently; build the network with {placement=}"
+        )
     return NAMINGS[library, preactivation]
 
 
 def _array(tensor: Any) -> np.ndarray:
-    # PyTorch's bfloat16 has no equal in NumPy.
+    # NumPy has no bfloat16.
     return tensor.detach().cpu().float().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
 
 
 def _kernel(array: np.ndarray, rank: int) -> np.ndarray:
-    """Bring PyTorch's order (out, in, height, width) into Keras's: (height, width, in, out), and (in, out) if dense."""
+    """Transpose a kernel from PyTorch's (out, in, height, width) to Keras's (height, width, in, out), or (in, out)."""
     if array.ndim == 4 and rank == 2 and array.shape[2:] == (1, 1):  # timm's dense layer is a 1×1 convolution
         array = array[:, :, 0, 0]
     return array.transpose(2, 3, 1, 0) if array.ndim == 4 else array.T

@@ -1,4 +1,4 @@
-"""The bricks: Keras layers for h, F and f, and the residual units made of them."""
+"""Keras layers for h, F and f, and the residual units built from them."""
 
 from keras_preact.layers.attention import SelfAttention
 from keras_preact.layers.composite import freeze_batch_norms

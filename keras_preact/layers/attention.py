@@ -16,24 +16,24 @@ from keras_preact.layers.dropout import seeded_dropout
 class SelfAttention(CompositeLayer):
     """Multi-head self-attention: softmax(QKᵀ/√k) V by heads, and a projection (Vaswani et al. 2017).
 
-    Query, key and value come from one product. The attention itself is `keras.ops.dot_product_attention` where that is
-    a fused operation: on JAX and PyTorch, without dropout of the attention weights.
+    One matrix product computes query, key and value. Attention is `keras.ops.dot_product_attention` where that is a
+    fused operation: on JAX and PyTorch, unless attention weights are dropped.
 
     Args:
-        heads: number of heads; divides the width of the input.
-        causal: whether a step attends to itself and the steps before it only. Default `False`.
-        dropout: share of attention weights left out in training. Default 0.
-        use_bias: whether the two products have biases. Default `True`.
-        gain: factor on the initial values of V's and the output's kernels (β of DeepNorm). Default 1.
+        heads: number of heads; must divide the width of the input.
+        causal: whether a step attends only to itself and earlier steps. Default `False`.
+        dropout: fraction of attention weights dropped in training. Default 0.
+        use_bias: whether the two dense layers have biases. Default `True`.
+        gain: factor on the initial kernels of V and of the output (β of DeepNorm). Default 1.
         **kwargs: as in `keras.layers.Layer`.
 
-    Input: sequences (batch, steps, width), float. `mask`: bool (batch, steps), `False` at padding, which then
-    nobody attends to. Output: (batch, steps, width), in the compute dtype.
+    Input: sequences (batch, steps, width), float. `mask`: bool (batch, steps), `False` at padding, which no step
+    attends to. Output: (batch, steps, width), in the compute dtype.
 
     Raises:
-        InputError: a width that the heads do not divide, or another rank.
+        InputError: the heads do not divide the width, or the input has another rank.
 
-    Example: without `causal`, the last step can change the first.
+    Example: only without `causal` does the last step change earlier ones.
 
     >>> import numpy as np
     >>> x = np.random.default_rng(0).normal(size=(1, 5, 8)).astype("float32")
@@ -65,7 +65,7 @@ class SelfAttention(CompositeLayer):
 
     def build(self, input_shape: Any) -> None:
         if len(input_shape) != 3:
-            raise InputError(f"attention takes sequences (batch, steps, width), not shape {tuple(input_shape)}")
+            raise InputError(f"attention expects sequences (batch, steps, width), not shape {tuple(input_shape)}")
         width = input_shape[-1]
         if width % self.heads:
             raise InputError(f"{self.heads} heads do not divide a width of {width}; choose a divisor")
@@ -85,10 +85,10 @@ class SelfAttention(CompositeLayer):
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         batch, steps, width = ops.shape(x)
         by_head = (batch, steps, self.heads, width // self.heads)
-        # Split, not indexed: the gradient of an index is a whole array of zeros.
+        # Split, not indexed: the gradient of an index fills a whole array with zeros.
         query, key, value = (ops.reshape(part, by_head) for part in ops.split(self.qkv(x), 3, axis=-1))
         if mask is not None:
-            mask = ops.cast(mask, "bool")[:, None, None, :]  # the same for each head and each attending step
+            mask = ops.cast(mask, "bool")[:, None, None, :]  # broadcast over heads and queries
         if (self.dropout and training) or keras.backend.backend() == "tensorflow":
             attended = self._attend(query, key, value, mask, steps)
         else:
@@ -96,13 +96,13 @@ class SelfAttention(CompositeLayer):
         return self.output_projection(ops.reshape(attended, (batch, steps, width)))
 
     def _attend(self, query: Any, key: Any, value: Any, mask: Any, steps: Any) -> Any:
-        """The same written out, in the compute dtype: fused operations have no dropout, and TensorFlow has none."""
+        """Attention in separate operations: fused ones have no dropout, and TensorFlow has no fused one."""
         scores = ops.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key)
         if self.causal:
-            before = ops.tril(ops.ones((steps, steps), "bool"))[None, None]
-            mask = before if mask is None else ops.logical_and(mask, before)
+            causal = ops.tril(ops.ones((steps, steps), "bool"))[None, None]
+            mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
-            # Far below any score, and far above what float16 can hold.
+            # Far below any score, but finite in float16.
             scores = ops.where(mask, scores, ops.cast(-3e4, scores.dtype))
         weights = ops.softmax(scores)
         if self.dropout:
@@ -129,7 +129,7 @@ class SelfAttention(CompositeLayer):
 
 
 def xavier(gain: float = 1.0) -> dict[str, Any]:
-    """Return Glorot's uniform initialization, as in the original Transformer, times `gain`."""
+    """Return the configuration of Glorot's uniform initializer, as in the original Transformer, times `gain`."""
     return {
         "class_name": "VarianceScaling",
         "config": {"scale": gain**2, "mode": "fan_avg", "distribution": "uniform"},
@@ -138,10 +138,10 @@ def xavier(gain: float = 1.0) -> dict[str, Any]:
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class SideBySide(keras.initializers.Initializer):
-    """Square kernels side by side as one, each drawn by itself: Glorot's bounds depend on a kernel's shape.
+    """Kernels side by side in one matrix, each initialized separately: Glorot's bounds depend on a kernel's shape.
 
     Args:
-        gains: a factor a kernel.
+        gains: one factor per kernel.
 
     >>> kernel = SideBySide((1.0, 0.0))((4, 8))
     >>> tuple(kernel.shape), float(keras.ops.max(keras.ops.abs(kernel[:, 4:])))
@@ -152,9 +152,9 @@ class SideBySide(keras.initializers.Initializer):
         self.gains = tuple(gains)
 
     def __call__(self, shape: Any, dtype: Any = None) -> Any:
-        part = (shape[0], shape[1] // len(self.gains))
-        draws = [keras.initializers.get(xavier(1.0))(part, dtype=dtype) * gain for gain in self.gains]
-        return ops.concatenate(draws, axis=1)
+        kernel_shape = (shape[0], shape[1] // len(self.gains))
+        kernels = [keras.initializers.get(xavier())(kernel_shape, dtype=dtype) * gain for gain in self.gains]
+        return ops.concatenate(kernels, axis=1)
 
     def get_config(self) -> dict[str, Any]:
         return {"gains": self.gains}

@@ -1,8 +1,9 @@
-"""F: the residual branch, a row of weight layers with the operations of a placement around them."""
+"""The residual branch F: weight layers with the norms and ReLUs of a placement."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -16,21 +17,21 @@ BLOCKS = ("basic", "bottleneck", "single")
 BIASES = ("none", "unnormalized", "all")
 STRIDE_PLACES = ("1x1", "3x3")
 EXPANSION = {"basic": 1, "bottleneck": 4, "single": 1}
-"""Output channels of a block over its `filters`."""
-Normalize = Callable[..., "list[keras.layers.Layer]"]
-"""`normalization` with everything bound but the channels, `relu`, `gamma_initializer` and the name."""
+"""Ratio of a block's output channels to its `filters`."""
+Normalize = partial[list[keras.layers.Layer]]
+"""A partial of `normalization`; its calls set the channels, `relu`, `gamma_initializer` and name."""
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class ConstantPadding2D(keras.layers.ZeroPadding2D):
-    """`keras.layers.ZeroPadding2D` with another value than zero: −∞ before a max-pooling, which then ignores it.
+    """`keras.layers.ZeroPadding2D` with any fill value, for example −∞, which a max pooling ignores.
 
     Args:
         padding: rows and columns on each side, as in `keras.layers.ZeroPadding2D`. Default 1.
-        value: that they are filled with. Default 0.
+        value: the fill value. Default 0.
         **kwargs: as in `keras.layers.ZeroPadding2D`.
 
-    Input: (batch, height, width, channels). Output: the same, larger.
+    Input: (batch, height, width, channels). Output: the padded images.
 
     Example:
 
@@ -69,13 +70,14 @@ def weight_layers(
         block: `"basic"` (two 3×3), `"bottleneck"` (1×1, 3×3, 1×1 to 4 × `filters`) or `"single"` (one 3×3).
         filters: output channels of the 3×3 convolutions of a basic block; width of a bottleneck.
         strides: of the block.
-        stride_on: the convolution of a bottleneck that carries the stride.
-        dilation: of the 3×3 convolutions up to the one that carries the stride, and of those after it.
+        stride_on: the convolution of a bottleneck that has the stride: `"1x1"` or `"3x3"`.
+        dilation: of the 3×3 convolutions up to and including the strided one, and of those after it.
         groups: of a bottleneck's 3×3 convolution (ResNeXt).
         width_per_group: the bottleneck's width is `int(filters * width_per_group / 64) * groups`.
 
     Raises:
-        InputError: unknown block, groups or width on a block without bottleneck.
+        InputError: an unknown block or `stride_on`, a number out of range, `groups` or `width_per_group` without a
+            bottleneck, or a convolution with both strides and dilation.
 
     Example:
 
@@ -85,16 +87,16 @@ def weight_layers(
     [128, 128, 256]
     """
     check_choice("block", block, BLOCKS)
-    check_choice("place of the stride", stride_on, STRIDE_PLACES)
+    check_choice("stride_on", stride_on, STRIDE_PLACES)
     check_positive("groups", groups)
     check_positive("width_per_group", width_per_group)
     if block != "bottleneck" and (groups, width_per_group) != (1, 64):
-        raise InputError(f"groups and width_per_group belong to the bottleneck; use block='bottleneck', not {block!r}")
+        raise InputError(f"groups and width_per_group require block='bottleneck', not {block!r}")
     before, after = dilation
     if strides > 1 and before > 1 and (block, stride_on) != ("bottleneck", "1x1"):
         raise InputError(
-            f"a convolution cannot have strides={strides} and dilation={before}; dilate those after it alone, with "
-            f"dilation=(1, {after})"
+            f"a convolution cannot have both strides={strides} and dilation={before}; dilate only the convolutions "
+            f"after it, with dilation=(1, {after})"
         )
     if block == "single":
         return (WeightLayer(filters, 3, strides, before),)
@@ -102,7 +104,9 @@ def weight_layers(
         return (WeightLayer(filters, 3, strides, before), WeightLayer(filters, 3, 1, after))
     width = int(filters * width_per_group / 64) * groups
     if width < 1:
-        raise InputError(f"width_per_group={width_per_group} leaves none of {filters} filters; give a larger one")
+        raise InputError(
+            f"width_per_group={width_per_group} makes a bottleneck of {filters} filters 0 channels wide; increase it"
+        )
     outputs = filters * EXPANSION[block]
     if stride_on == "1x1":
         return (WeightLayer(width, 1, strides), WeightLayer(width, 3, 1, after, groups), WeightLayer(outputs, 1))
@@ -113,15 +117,13 @@ def operations(steps: Sequence[str], channels: int, name: str, normalize: Normal
     """Return the layers for one field of a `Placement`: norm, ReLU, both or none."""
     if NORM in steps:
         return normalize(channels=channels, relu=RELU in steps, name=name, **options)
-    if RELU in steps:
-        return [keras.layers.ReLU(dtype=normalize.keywords["dtype"], name=f"{name}_relu")]  # type: ignore[attr-defined]
-    return []
+    return [keras.layers.ReLU(dtype=normalize.keywords["dtype"], name=f"{name}_relu")] if RELU in steps else []
 
 
 def has_bias(biases: str, steps: Sequence[str]) -> bool:
-    """Return whether a convolution has a bias, by `biases` and by the operations that follow it.
+    """Return whether a convolution has a bias, given `biases` and the operations after it.
 
-    Before a batch norm a bias is taken away again with the mean: it has no effect, and no gradient.
+    Batch norm subtracts a bias together with the mean, so the bias has no effect and no gradient.
 
     >>> has_bias("unnormalized", (NORM, RELU)), has_bias("unnormalized", ())
     (False, True)
@@ -141,21 +143,21 @@ def residual_branch(
     kernel_initializer: Any = HE_BY_FAN_OUT,
     biases: str = "none",
 ) -> list[keras.layers.Layer]:
-    """Return F, without the pre-activation before its first weight layer, as layers to call one after the other.
+    """Return the layers of F in order, without the pre-activation before the first weight layer.
 
     Args:
         convolutions: the weight layers.
-        placement: what stands between them and after them.
-        normalize: makes the normalization layers.
+        placement: the operations between them and after them.
+        normalize: creates the normalization layers.
         data_format: of the images.
         dtype: dtype or policy of the layers.
-        zero_init: start with F = 0: the last convolution's kernel is zero, or the scale of the norm after it.
+        zero_init: start with F = 0. This zeroes the scale of the norm after the last convolution, or without such a
+            norm that convolution's kernel.
         kernel_initializer: of the convolutions; see `ResidualUnit`.
         biases: which convolutions have a bias; see `ResidualUnit`.
 
     Example:
 
-    >>> from functools import partial
     >>> from keras_preact.layers.placements import PLACEMENTS
     >>> from keras_preact.layers.preactivation import normalization
     >>> normalize = partial(normalization, "batch", dtype=None)
@@ -167,7 +169,7 @@ def residual_branch(
     """
     gamma = {"gamma_initializer": "zeros"} if zero_init else {}
     last = operations(placement.last, convolutions[-1].filters, "norm_last", normalize, **gamma)
-    # Without normalization there is no scale to be zero, whatever the placement says.
+    # With normalization "none" there is no scale to zero, whatever the placement.
     zero_kernel = zero_init and not any(hasattr(layer, "gamma_initializer") for layer in last)
     layers: list[keras.layers.Layer] = []
     for number, convolution in enumerate(convolutions, start=1):

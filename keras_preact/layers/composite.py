@@ -1,8 +1,8 @@
-"""Layers that are made of other layers: what is frozen inside stays frozen, however the layer is copied."""
+"""Layers that contain other layers. Inner layers that are frozen stay frozen when the layer is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
@@ -12,14 +12,14 @@ from keras_preact.keras_private import layers_inside, own_trainable
 
 
 class CompositeLayer(keras.layers.Layer):
-    """Base of layers that make other layers in `build`: their configuration says which of those are frozen.
+    """Base of layers that create other layers in `build`. Its configuration records which of those are frozen.
 
-    Keras writes down `trainable` of a layer, and of no layer inside it, so that parts frozen one by one would be
-    trained after loading or cloning. A subclass ends its `build` with this one's.
+    Keras stores `trainable` only for the layer itself, so inner layers frozen one by one would be trainable after
+    loading or cloning. A subclass must end its `build` with `super().build(...)`.
 
     Args:
-        frozen: numbers of the frozen layers inside, as `get_config` gives them. Default `None`: all or none, by
-            `trainable`.
+        frozen: indices of the frozen inner layers, as in `get_config`. Default `None`: all or none of them, according
+            to `trainable`.
         **kwargs: as in `keras.layers.Layer`.
     """
 
@@ -31,7 +31,7 @@ class CompositeLayer(keras.layers.Layer):
         super().build(shapes[0])
         self._frozen_if_trainable = frozen_parts(self)
         if not self.trainable:
-            # Keras hands `trainable` on to the layers inside when it is set; when it was, there were none.
+            # Setting `trainable` also sets it on the inner layers, but the constructor set it before they existed.
             set_frozen(self, range(len(layers_inside(self))))
         if self._frozen is not None:
             set_frozen(self, self._frozen)
@@ -40,52 +40,71 @@ class CompositeLayer(keras.layers.Layer):
         config = super().get_config()
         if any(part.quantization_mode for part in layers_inside(self)):
             raise InputError(
-                f"{self.name} holds layers that are quantized, which its configuration cannot say; save the network "
+                f"{self.name} contains quantized layers, which its configuration cannot record; save the network "
                 "before you quantize it, and quantize it again after loading"
             )
         if not self.built:
             return config if self._frozen is None else {**config, "frozen": self._frozen}
-        # What a copy has anyway, made as trainable or frozen as this layer is now.
+        # The layers that `trainable` alone freezes in a copy.
         default = self._frozen_if_trainable if self.trainable else list(range(len(layers_inside(self))))
         frozen = frozen_parts(self)
         return config if frozen == default else {**config, "frozen": frozen}
 
 
+def in_order(layers: Sequence[keras.layers.Layer], x: Any) -> Any:
+    """Call layers one after the other."""
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def build_in_order(layers: Sequence[keras.layers.Layer], shape: Any) -> Any:
+    """Build layers that are called one after the other; return the output shape of the last."""
+    for layer in layers:
+        layer.build(shape)
+        shape = layer.compute_output_shape(shape)
+    return shape
+
+
 def frozen_parts(layer: keras.layers.Layer) -> list[int]:
-    """Return which of the layers inside a layer are frozen, by their numbers."""
-    return [number for number, part in enumerate(layers_inside(layer)) if not part.trainable]
+    """Return the indices of the frozen layers inside a layer."""
+    return [index for index, part in enumerate(layers_inside(layer)) if not part.trainable]
 
 
 def set_frozen(layer: keras.layers.Layer, frozen: Iterable[int]) -> None:
-    """Freeze those of the layers inside a layer, and no others."""
-    inside, chosen = layers_inside(layer), set(frozen)
-    if not chosen <= set(range(len(inside))):
-        raise InputError(f"{layer.name} has {len(inside)} layers inside, not those to be frozen: {sorted(chosen)}")
-    for number, part in enumerate(inside):
-        # In this order, because each hands its state on. TensorFlow leaves out the assignment of a value that is there
-        # already, and a layer that was made frozen has variables that are not.
-        part.trainable = trainable = number not in chosen
+    """Freeze the layers with these indices inside a layer, and unfreeze the others."""
+    inside, indices = layers_inside(layer), set(frozen)
+    if not indices <= set(range(len(inside))):
+        raise InputError(
+            f"frozen is {sorted(indices)}, but {layer.name} has {len(inside)} inner layers; use indices from 0 to "
+            f"{len(inside) - 1}"
+        )
+    for index, part in enumerate(inside):
+        # Outer layers come first, because setting `trainable` also sets it on the layers inside. The variables are
+        # set too: TensorFlow skips the assignment of an unchanged value, and a layer created frozen has trainable
+        # variables.
+        part.trainable = trainable = index not in indices
         for variable in own_trainable(part):
             variable.trainable = trainable
 
 
 def batch_norms(layer: keras.layers.Layer) -> list[keras.layers.BatchNormalization]:
-    """Return the batch norms in a network or a layer, also inside other layers; of a rolled stack its one unit's."""
+    """Return the batch norms at any level of a network or layer; those of a rolled stack are its one unit's."""
     return [part for part in [layer, *layers_inside(layer)] if isinstance(part, keras.layers.BatchNormalization)]
 
 
 def freeze_batch_norms(layer: keras.layers.Layer) -> int:
-    """Freeze all batch norms in a network or a layer, those inside units and stacks too; return how many.
+    """Freeze all batch norms of a network or layer, including those in units and stacks, and return their number.
 
-    They keep their scales, offsets and statistics and normalize as at inference, also where the network is called
-    with `training=True`; everything else is trained. In a rolled stack one norm represents that norm in every
-    unit. Compile the model afterwards.
+    Frozen batch norms do not change their scales, offsets and statistics. They normalize as at inference, even if the
+    network is called with `training=True`. All other layers are unaffected. In a rolled stack, one norm represents
+    that norm in every unit. Compile the model afterwards.
 
     Args:
-        layer: a model, a unit or a stack; built.
+        layer: a built model, unit or stack.
 
     Raises:
-        InputError: there is no batch norm in it.
+        InputError: it contains no batch norm.
 
     Example:
 
@@ -98,7 +117,7 @@ def freeze_batch_norms(layer: keras.layers.Layer) -> int:
     """
     norms = batch_norms(layer)
     if not norms:
-        raise InputError(f"{layer.name} has no batch norm that could be frozen; build it first, or freeze its layers")
+        raise InputError(f"{layer.name} has no batch norm to freeze; build it first, or freeze its layers instead")
     for norm in norms:
         norm.trainable = False
     return len(norms)

@@ -1,4 +1,4 @@
-"""A convolution: how it begins, and how a strided one is padded. Branches and shortcuts share it."""
+"""The convolution of branches and shortcuts: its initializers, and its padding if it is strided."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from keras_preact.layers.native import CONVOLUTION
 from keras_preact.layers.preactivation import channel_axis
 
 HE_BY_FAN_OUT = "he_by_fan_out"
-"""The name that units and builders take for `HE_NORMAL`."""
+"""The name of `HE_NORMAL` in units and builders."""
 HE_NORMAL = {
     "class_name": "VarianceScaling",
     # N(0, 2 / (k² · filters)): He initialization by fan-out, not truncated, as in the authors' code.
     "config": {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"},
 }
-UNIFORM_BY_FAN_IN = "uniform_by_fan_in"
-"""The name for `PYTORCH_UNIFORM`."""
-PYTORCH_UNIFORM = {
-    "class_name": "VarianceScaling",
-    # Between ± 1/√(k² · channels), which PyTorch's convolutions begin with where nothing is said.
-    "config": {"scale": 1 / 3, "mode": "fan_in", "distribution": "uniform"},
+INITIALIZERS = {
+    HE_BY_FAN_OUT: HE_NORMAL,
+    "uniform_by_fan_in": {
+        "class_name": "VarianceScaling",
+        # Uniform within ± 1/√(k² · channels), PyTorch's default for convolutions.
+        "config": {"scale": 1 / 3, "mode": "fan_in", "distribution": "uniform"},
+    },
 }
-INITIALIZERS = {HE_BY_FAN_OUT: HE_NORMAL, UNIFORM_BY_FAN_IN: PYTORCH_UNIFORM}
-"""The names that kernel initializers have in this package only."""
+"""Kernel initializers by the names that this package adds to Keras's."""
 
 
 def check_kernel_initializer(initializer: Any) -> Any:
-    """Return a kernel initializer as it stands in configurations: a name, or what Keras writes of an object.
+    """Return a kernel initializer as a name or a configuration.
 
-    Not an object, because one draws the same numbers for each layer that it is given to.
+    Layers that share one initializer object would all draw the same values.
 
     Args:
-        initializer: `"he_by_fan_out"`, `"uniform_by_fan_in"` (PyTorch's), or anything that Keras takes for one.
+        initializer: `"he_by_fan_out"`, `"uniform_by_fan_in"` (PyTorch's default), or any Keras initializer.
 
     Raises:
-        InputError: there is no such initializer, or it is of a class that is not registered with Keras.
+        InputError: the initializer is unknown, or its class is not registered with Keras.
 
     >>> check_kernel_initializer(keras.initializers.HeNormal())["class_name"]
     'HeNormal'
@@ -46,31 +46,32 @@ def check_kernel_initializer(initializer: Any) -> Any:
     if isinstance(initializer, str) and initializer in INITIALIZERS:
         return initializer
     try:
-        known = keras.initializers.get(initializer)
+        instance = keras.initializers.get(initializer)
     except (ValueError, TypeError):
-        known = None
-    if known is None:
+        instance = None
+    if instance is None:
         raise InputError(
-            f"there is no kernel initializer {initializer!r}; give he_by_fan_out or one of Keras's, as glorot_uniform"
+            f"unknown kernel initializer {initializer!r}; use {', '.join(map(repr, INITIALIZERS))} or any Keras "
+            "initializer, for example 'glorot_uniform'"
         )
     if isinstance(initializer, (str, dict)):
         return initializer
-    written = keras.initializers.serialize(known)
+    config = keras.initializers.serialize(instance)
     try:
-        keras.initializers.get(written)
+        keras.initializers.get(config)
     except (ValueError, TypeError):
-        name = getattr(known, "__name__", type(known).__name__)
+        name = getattr(instance, "__name__", type(instance).__name__)
         raise InputError(
-            f"the kernel initializer {name} has to be copied for each convolution; "
+            f"the kernel initializer {name} cannot be copied for each convolution; "
             "register it with @keras.saving.register_keras_serializable()"
         ) from None
-    return written
+    return config
 
 
-def for_keras(initializer: Any) -> Any:
-    """Return a checked kernel initializer as Keras's layers take it.
+def keras_initializer(initializer: Any) -> Any:
+    """Return a checked kernel initializer in the form that Keras layers accept.
 
-    >>> for_keras("he_by_fan_out")["config"]["mode"]
+    >>> keras_initializer("he_by_fan_out")["config"]["mode"]
     'fan_out'
     """
     return INITIALIZERS.get(initializer, initializer) if isinstance(initializer, str) else initializer
@@ -78,7 +79,7 @@ def for_keras(initializer: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class Conv2D(keras.layers.Conv2D):
-    """`keras.layers.Conv2D`, on PyTorch without Keras's copies of images and a fault of oneDNN.
+    """`keras.layers.Conv2D` that, on PyTorch, avoids Keras's copies of the images and a oneDNN bug.
 
     Arguments, weights and outputs are those of `keras.layers.Conv2D`.
 
@@ -116,10 +117,10 @@ class WeightLayer:
         kernel_initializer: Any = HE_BY_FAN_OUT,
         use_bias: bool = False,
     ) -> list[keras.layers.Layer]:
-        """Return the convolution as one layer, or two: a strided one pads by itself, equally on all sides.
+        """Return the convolution, after a padding layer if it is strided and larger than 1×1.
 
-        With Keras's "same" padding, an even image and stride 2, the windows would be centred on the odd pixels,
-        while a strided 1×1 shortcut reads the even ones; equal padding, the authors', centres both alike.
+        That layer pads all sides equally, as the authors' code does. With Keras's "same" padding, stride 2 and an even
+        image size, the windows would be centered on the odd pixels, but a strided 1×1 shortcut reads the even ones.
         """
         pads = self.strides > 1 and self.kernel_size > 1
         convolution = Conv2D(
@@ -131,7 +132,7 @@ class WeightLayer:
             groups=self.groups,
             use_bias=use_bias,
             data_format=data_format,
-            kernel_initializer=for_keras(kernel_initializer),
+            kernel_initializer=keras_initializer(kernel_initializer),
             dtype=dtype,
             name=name,
         )
@@ -142,7 +143,7 @@ class WeightLayer:
 
 
 def subsampled_shape(shape: Any, filters: int, strides: int, data_format: str) -> tuple[Any, ...]:
-    """Return the shape after taking every `strides`-th pixel of `shape` into `filters` channels.
+    """Return the shape of images of `shape` after a layer with these strides and `filters` output channels.
 
     >>> subsampled_shape((None, 32, 31, 16), 64, 2, "channels_last")
     (None, 16, 16, 64)

@@ -1,4 +1,4 @@
-"""Copies of Keras objects from their configurations, whether their classes are registered with Keras or not."""
+"""Copies of Keras objects from their configurations, even if their classes are not registered with Keras."""
 
 from __future__ import annotations
 
@@ -11,34 +11,35 @@ import keras
 from keras_preact.errors import InputError
 
 
-def again(thing: Any, **changes: Any) -> Any:
-    """Return a new layer, optimizer or metric of the same configuration, with some changes and without its weights.
+def clone(thing: Any, **changes: Any) -> Any:
+    """Return a copy of a layer, optimizer or metric without its weights; `changes` update its configuration.
 
     Raises:
-        InputError: the configuration does not say how to make it.
+        InputError: it cannot be created from its configuration.
 
-    >>> again(keras.layers.Dense(3, name="a"), name="b").units
+    >>> clone(keras.layers.Dense(3, name="a"), name="b").units
     3
     """
     try:
-        with keras.saving.CustomObjectScope(_held(thing)):
+        with keras.saving.CustomObjectScope(_custom_objects(thing)):
             return type(thing).from_config({**thing.get_config(), **changes})
     except InputError:
         raise
     except (TypeError, ValueError, NotImplementedError) as error:
         raise InputError(
-            f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; give it a get_config "
-            "that returns its constructor's arguments, and named functions instead of lambdas"
+            f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; return all "
+            "constructor arguments from get_config, and use named functions instead of lambdas"
         ) from error
 
 
-def nameless(config: Any, numbers: dict[str, int] | None = None) -> Any:
-    """Return a configuration with the names of the layers in it as numbers, in the order in which they come.
+def without_names(config: Any, numbers: dict[str, int] | None = None) -> Any:
+    """Return a configuration with layer names replaced by numbers, in order of appearance.
 
-    Equal for layers that differ in no more than those names, which Keras counts through the whole process.
+    Layers that differ only in those names get equal configurations. Keras numbers its default names across the whole
+    process, so two equal layers have different ones.
 
     >>> first, second = [keras.Sequential([keras.layers.Dense(3)], name="a").get_config() for _ in range(2)]
-    >>> first == second, nameless(first) == nameless(second)
+    >>> first == second, without_names(first) == without_names(second)
     (False, True)
     """
     numbers = {} if numbers is None else numbers
@@ -47,33 +48,33 @@ def nameless(config: Any, numbers: dict[str, int] | None = None) -> Any:
         if "class_name" in config and isinstance(inner, dict) and isinstance(inner.get("name"), str):
             number = numbers.setdefault(inner["name"], len(numbers))
             config = {**config, "name": number, "config": {**inner, "name": number}}
-        return {key: nameless(value, numbers) for key, value in config.items()}
+        return {key: without_names(value, numbers) for key, value in config.items()}
     if isinstance(config, (list, tuple)):
-        # [name, call, output]: how a graph refers to a tensor.
-        first = numbers.get(config[0], config[0]) if len(config) == 3 and isinstance(config[0], str) else None
-        return [first if first is not None and not k else nameless(x, numbers) for k, x in enumerate(config)]
+        if len(config) == 3 and isinstance(config[0], str):  # [name, call, output]: a graph's reference to a tensor
+            config = [numbers.get(config[0], config[0]), *config[1:]]
+        return [without_names(value, numbers) for value in config]
     return config
 
 
-def _held(thing: Any) -> dict[str, Any]:
-    """Return the classes and functions that a Keras object is made of, by the names that Keras writes for them."""
+def _custom_objects(thing: Any) -> dict[str, Any]:
+    """Return the classes and functions that a Keras object is made of, by the names that Keras saves for them."""
     found: dict[str, Any] = {}
-    seen: dict[int, Any] = {}  # the objects too, so that none is freed and its number given to another
-    waiting = [thing]
-    while waiting:
-        value = waiting.pop()
+    seen: dict[int, Any] = {}  # by id; holds the objects, so that no id is reused
+    pending = [thing]
+    while pending:
+        value = pending.pop()
         if id(value) in seen:
             continue
         seen[id(value)] = value
         if isinstance(value, dict):
-            waiting += value.values()
+            pending += value.values()
         elif isinstance(value, (list, tuple)):
-            waiting += value
+            pending += value
         elif isinstance(value, partial):
-            waiting += [value.func, value.args, value.keywords]
+            pending += [value.func, value.args, value.keywords]
         elif inspect.isfunction(value):
             found[keras.saving.get_registered_name(value)] = value
         elif hasattr(type(value), "get_config"):
             found[keras.saving.get_registered_name(type(value))] = type(value)
-            waiting += vars(value).values()
+            pending += vars(value).values()
     return found

@@ -1,4 +1,4 @@
-"""Dropout with a seed of its own, and stochastic depth."""
+"""Dropout with its own seed, and stochastic depth."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from keras_preact.errors import check_rate
 
 
 def seeded_dropout(rate: float, rank: int, seed: int | None = None, **options: Any) -> keras.layers.Dropout:
-    """Return Keras's `Dropout` of tensors of that rank, whose draws follow from its own seed on every backend.
+    """Return a Keras `Dropout` for tensors of this rank that uses its own seed generator on every backend.
 
-    With PyTorch, Keras draws from a generator of the whole process if there is neither a seed nor a noise shape: a
-    run that is resumed would draw other values.
+    With neither a seed nor a noise shape, Keras on PyTorch draws from the global generator, and a resumed run would
+    draw different values.
 
     >>> seeded_dropout(0.1, rank=3, name="dropout").noise_shape
     (None, None, None)
@@ -24,20 +24,20 @@ def seeded_dropout(rate: float, rank: int, seed: int | None = None, **options: A
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class DropPath(keras.layers.Layer):
-    """Leave out F for whole images at random in training (stochastic depth, Huang et al. 2016).
+    """Drop F for whole images at random during training (stochastic depth, Huang et al. 2016).
 
-    Where F stays it is divided by the probability of staying, so that its expectation is the same in inference.
+    For the other images, F is divided by 1 − `rate`, so that its expectation is the same as at inference.
 
     Args:
-        rate: probability of leaving F out, from 0 up to, but not including, 1. Kept as a variable (`rate`), so
-            that the units of a rolled stack can differ in it and a callback can change it.
-        seed: of the random draws; `None` takes Keras's.
+        rate: probability of dropping F, in [0, 1). Default 0. It is stored in a variable, so that the units of a
+            rolled stack can have different rates and a callback can change them.
+        seed: of the random draws. Default `None`: chosen by Keras.
         **kwargs: as in `keras.layers.Layer`.
 
     Input and output: (batch, …), any rank.
 
     Raises:
-        InputError: a rate out of its range.
+        InputError: `rate` is out of range.
 
     Example:
 
@@ -62,10 +62,10 @@ class DropPath(keras.layers.Layer):
     def call(self, residual: Any, training: bool | None = None) -> Any:
         if not training:
             return residual
-        keep = 1.0 - ops.convert_to_tensor(self.rate)
+        keep_probability = 1.0 - ops.convert_to_tensor(self.rate)
         shape = (ops.shape(residual)[0], *(1 for _ in residual.shape[1:]))
-        stays = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator) < keep
-        return residual * ops.cast(ops.where(stays, 1.0 / keep, 0.0), residual.dtype)
+        keep = keras.random.uniform(shape, dtype="float32", seed=self.seed_generator) < keep_probability
+        return residual * ops.cast(ops.where(keep, 1.0 / keep_probability, 0.0), residual.dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

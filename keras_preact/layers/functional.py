@@ -1,4 +1,4 @@
-"""Units as pure functions of their input and of the values of their variables."""
+"""Units as pure functions of their input and the values of their variables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from keras import ops
 
 from keras_preact.keras_private import initializer_of, is_autocast, layers_inside, own_state, seed_generators
 from keras_preact.layers.composite import frozen_parts, set_frozen
-from keras_preact.layers.copies import nameless
+from keras_preact.layers.copies import without_names
 
 
 class PureUnits:
-    """Units in a row as a function of x and of their variables' values, which changes nothing outside."""
+    """Units in sequence as a function of x and their variables' values, without side effects."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class PureUnits:
         self.units, self.variables, self.state = units, variables, state
         self.training, self.mask = training, mask
         self.has_losses = False
-        """Whether a call has met losses (activity regularization)."""
+        """Whether the last call collected losses (activity regularization)."""
 
     def __call__(self, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         with keras.StatelessScope(collect_losses=True) as scope:
@@ -43,35 +43,35 @@ class PureUnits:
 
 
 def call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any) -> Any:
-    takes = inspect.signature(unit.call).parameters
-    options = {"training": training} if "training" in takes else {}
-    if "mask" in takes and mask is not None:
+    """Call a unit with those of `training` and `mask` that it accepts."""
+    parameters = inspect.signature(unit.call).parameters
+    options = {"training": training} if "training" in parameters else {}
+    if "mask" in parameters and mask is not None:
         options["mask"] = mask
     return unit(x, **options)
 
 
 def build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
-    """Build a unit with the layers in it, of which Keras's own `build` knows nothing."""
+    """Build a unit and the layers inside it, which the default `build` of Keras does not build."""
     if type(unit).build is keras.layers.Layer.build and not all(layer.built for layer in layers_inside(unit)):
-        # What is in it is built by being called, as Keras does at a first call; not by calling the unit, which Keras
-        # would note down as a use of it in a model.
+        # Trace `call`, as Keras does at the first call. Calling the unit would record it as a node of a model.
         with keras.name_scope(unit.name):
             keras.Operation.compute_output_spec(unit, keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
     unit.build(input_shape)
 
 
-def freeze_alike(unit: keras.layers.Layer, other: keras.layers.Layer) -> None:
-    """Freeze a built unit, or layers in it, as another one like it."""
-    if unit.trainable != other.trainable:
-        unit.trainable = other.trainable
-    set_frozen(unit, frozen_parts(other))
+def copy_frozen(source: keras.layers.Layer, unit: keras.layers.Layer) -> None:
+    """Freeze a built unit, or layers inside it, as in an equal one."""
+    if unit.trainable != source.trainable:
+        unit.trainable = source.trainable
+    set_frozen(unit, frozen_parts(source))
 
 
 def state_of(unit: keras.layers.Layer) -> list[keras.Variable]:
-    """Return the unit's variables that are no weights: moving statistics, states of random generators.
+    """Return the unit's variables that are not weights: moving statistics, states of random generators.
 
-    Not its `non_trainable_variables`: where a layer is frozen, its kernels are among those. No step changes them, and
-    in mixed precision what would be assigned to them is what they were, rounded.
+    `non_trainable_variables` would include the kernels of frozen layers. No step changes these, and in mixed precision
+    assigning them their own values would round them.
     """
     layers = [unit, *layers_inside(unit)]
     seeds = [generator.state for layer in layers for generator in seed_generators(layer)]
@@ -81,12 +81,12 @@ def state_of(unit: keras.layers.Layer) -> list[keras.Variable]:
 class Template:
     """The one unit that a rolled stack runs, with the values of each unit's variables in turn.
 
-    Not a Keras object, so that Keras does not find the unit's own variables, which are never used, in the stack.
+    Not a Keras object, so that Keras does not find the unit's own variables in the stack. These are never used.
     """
 
     def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any) -> None:
-        # In a stateless scope, Keras notes how a variable will begin before it makes its value. The unit is made in
-        # it, too: some layers, Dropout for one, make variables before they are built.
+        # In a stateless scope, Keras stores a variable's initializer instead of its value. The unit is created in it
+        # as well, because some layers, such as Dropout, create variables before they are built.
         with keras.StatelessScope():
             self.unit = make_unit()
             build_unit(self.unit, input_shape)
@@ -95,48 +95,45 @@ class Template:
         self.names, self.variables = list(named), list(named.values())
         state = {id(variable) for variable in state_of(self.unit)}
         self.state = [i for i, variable in enumerate(self.variables) if id(variable) in state]
-        """Which variables are no weights: moving statistics, states of random generators."""
+        """Indices of the variables that are not weights: moving statistics, states of random generators."""
         self.autocast = [is_autocast(v) and "float" in v.dtype for v in self.variables]
-        """Which variables the unit uses in its compute dtype: kernels, but not what normalization is made of."""
+        """For each variable, whether the unit casts it to its compute dtype; those of normalization stay."""
 
 
 def variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
-    """Return the unit's arguments that it keeps in variables, each with their names."""
+    """Return the unit's arguments that are stored in variables, each with the names of those variables."""
     return getattr(unit, "variable_arguments", {})
 
 
 def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
-    """Return the unit's variables by their path below the unit: "conv1/kernel".
+    """Return the unit's variables by their path below the unit, such as "conv1/kernel".
 
-    Where Keras has named a layer, its number is its place among those of its kind in the unit, not in the process.
+    Keras numbers default names across the whole process; here, they are numbered within the unit.
     """
     named: dict[str, keras.Variable] = {}
     is_state = {id(variable) for variable in state_of(unit)}
-    numbered = _Numbered(unit)
-    # Not by `trainable`: the order must not depend on what is frozen, because files have it.
+    renumbered = _Renumbering(unit)
+    # Not sorted by `trainable`: files store this order, so it must not depend on which layers are frozen.
     for variable in sorted(unit.variables, key=lambda variable: id(variable) in is_state):
-        name = numbered(_path_below(unit, variable))
+        name = renumbered(_path_below(unit, variable))
         while name in named:
             name += "_"
         named[name] = variable
     return named
 
 
-class _Numbered:
-    """Numbers Keras's automatic names in paths below a unit anew, in the order in which they come.
-
-    Keras counts layers of a kind, and random generators, through the whole process.
-    """
+class _Renumbering:
+    """A function that renumbers Keras's default names in paths below a unit, in order of appearance."""
 
     def __init__(self, unit: keras.layers.Layer) -> None:
         self.kinds: dict[str, str] = {}
-        """Of each automatic name: the name without a number."""
+        """For each default name: the name without its number."""
         for part in layers_inside(unit):
             kind = re.sub(r"_\d+$", "", part.name)
             if kind.replace("_", "") == type(part).__name__.replace("_", "").lower():
                 self.kinds[part.name] = kind
         self.names: dict[str, dict[str, str]] = {}
-        """Below each path, of each name: the one with its new number."""
+        """For each path and kind: the new name of each default name."""
 
     def __call__(self, path: str) -> str:
         *layers, variable = path.split("/")
@@ -151,17 +148,17 @@ class _Numbered:
 
 
 def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
-    """Return a variable's path below the unit. One made in the unit's constructor knows of no more than its parent."""
-    path = unit.path or unit.name  # Keras gives the path when it builds the layer
+    """Return a variable's path below the unit. One created in the unit's constructor has only the parent's path."""
+    path = unit.path or unit.name  # Keras sets the path when it builds the layer
     prefixes = (path, unit.name, path.rpartition("/")[0])
     prefix = next((prefix for prefix in prefixes if variable.path.startswith(f"{prefix}/")), "")
     return str(variable.path).removeprefix(f"{prefix}/")
 
 
 def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:
-    """Return whether two built layers compute and train the same function of the same variables."""
+    """Return whether two built layers compute and train the same function, apart from their variables' values."""
     free = {"name", *variable_arguments(unit)}
-    configs = [{k: v for k, v in nameless(layer.get_config()).items() if k not in free} for layer in (unit, other)]
+    configs = [{k: v for k, v in without_names(layer.get_config()).items() if k not in free} for layer in (unit, other)]
     shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
     frozen = [frozen_parts(layer) for layer in (unit, other)]
     return type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))

@@ -1,7 +1,4 @@
-"""The graph of a functional model as a flat list of calls, with the models inside it opened up.
-
-Keras has no public way to ask which layer is called on which tensor; all private names that this needs are here.
-"""
+"""The graph of a functional model as a flat list of calls, including those inside nested models."""
 
 from __future__ import annotations
 
@@ -18,16 +15,16 @@ from keras_preact.keras_private import functional_of, names_its_inputs, nodes_of
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a layer or operation. A layer called twice makes two of them.
+    """One call of a layer or operation. A layer that is called twice has two.
 
     Attributes:
         operation: the layer or operation.
-        name: its name, after those of the models that it is in: `"backbone/conv1"`.
-        args, kwargs: what it is called on and with.
+        name: its name, prefixed with the names of the models that contain it: `"backbone/conv1"`.
+        args, kwargs: the arguments of the call.
         inputs: the tensors among those, in order.
-        outputs: the tensors that it returns. They and the tensors in `args` are identical where the graph connects
-            them, and have the shapes of this call: a model built for any image size has a size here if it is called
-            on a tensor that has one.
+        outputs: the tensors that it returns. If the graph connects two calls, an output of one is the same object as
+            an input of the other. Shapes are those of this call: a model built for any image size has a fixed size
+            here if it is called on a tensor with one.
     """
 
     operation: Any
@@ -44,7 +41,7 @@ def tensors_in(structure: Any) -> tuple[Any, ...]:
 
 
 def graph_of(operation: Any) -> Any:
-    """Return the functional model that runs when a model is called; `None` for all that has a `call` of its own.
+    """Return the functional model that runs when a model is called; `None` for a layer or model with its own `call`.
 
     >>> inputs = keras.Input((4,))
     >>> model = keras.Sequential([inputs, keras.layers.Dense(2)])
@@ -63,7 +60,7 @@ def _is_of_keras(kind: type) -> bool:
 
 
 def keras_name(operation: Any) -> str:
-    """Return the name of the class of one of Keras's own layers or operations; `""` for any other, a subclass too.
+    """Return the class name of one of Keras's layers or operations; `""` for all others, including subclasses.
 
     >>> class Custom(keras.layers.ReLU):
     ...     pass
@@ -74,11 +71,11 @@ def keras_name(operation: Any) -> str:
 
 
 def calls(model: keras.Model, inputs: Sequence[Any] | None = None) -> list[Call]:
-    """Return the calls of a functional model in an order in which they can run.
+    """Return the calls of a functional model in topological order.
 
     Args:
-        model: for which `graph_of` returns a graph.
-        inputs: Keras tensors to run it on. Default: of the shapes that the model was built for.
+        model: a model for which `graph_of` returns a graph.
+        inputs: Keras tensors to run it on. Default: tensors of the shapes that the model was built for.
 
     Raises:
         InputError: any other model.
@@ -91,40 +88,39 @@ def calls(model: keras.Model, inputs: Sequence[Any] | None = None) -> list[Call]
     graph = graph_of(model) if isinstance(model, keras.Model) else None
     if graph is None:
         raise InputError(
-            f"only functional Keras models have a graph to read, not {type(model).__name__}; give the functional model "
-            "that it was made from"
+            f"only functional Keras models have a graph, not {type(model).__name__}; use the functional model inside it"
         )
-    given = [_like(tensor) for tensor in graph.inputs] if inputs is None else inputs
-    return list(_walk(graph, {id(tensor): new for tensor, new in zip(graph.inputs, given, strict=False)}, ""))
+    inputs = [_like(tensor) for tensor in graph.inputs] if inputs is None else inputs
+    return list(_walk(graph, {id(tensor): new for tensor, new in zip(graph.inputs, inputs, strict=False)}, ""))
 
 
 def _walk(graph: Any, tensors: dict[int, Any], prefix: str) -> Iterator[Call]:
-    """Yield the calls of a graph; `tensors` maps its own tensors to those of this run, and is filled in."""
+    """Yield the calls of a graph. `tensors` maps ids of its tensors to the tensors of this run, and is extended."""
     for node in nodes_of(graph):
         if any(id(tensor) not in tensors for tensor in node.input_tensors):
             continue
         args, kwargs = node.arguments.fill_in(tensors)
         name, inner = prefix + node.operation.name, graph_of(node.operation)
         if inner is None:
-            given, outputs = tensors_in((args, kwargs)), _outputs(node, tensors, args, kwargs)
-            yield Call(node.operation, name, tuple(args), dict(kwargs), given, outputs)
+            inputs, outputs = tensors_in((args, kwargs)), _outputs(node, tensors, args, kwargs)
+            yield Call(node.operation, name, tuple(args), dict(kwargs), inputs, outputs)
         else:
-            given = _in_order(inner, args[0] if args else kwargs["inputs"])
-            inside = {id(tensor): new for tensor, new in zip(inner.inputs, given, strict=False)}
+            inputs = _ordered_inputs(inner, args[0] if args else kwargs["inputs"])
+            inside = {id(tensor): new for tensor, new in zip(inner.inputs, inputs, strict=False)}
             yield from _walk(inner, inside, f"{name}/")
             outputs = tuple(inside[id(tensor)] for tensor in inner.outputs)
         tensors.update({id(tensor): new for tensor, new in zip(node.outputs, outputs, strict=False)})
 
 
-def _in_order(graph: Any, given: Any) -> tuple[Any, ...]:
-    """Return what a model is called on in the order of its inputs: a dictionary may name those of a list."""
-    if isinstance(given, dict) and not names_its_inputs(graph):
-        given = [given[tensor.name] for tensor in graph.inputs]
-    return tuple(keras.tree.flatten(given))
+def _ordered_inputs(graph: Any, inputs: Any) -> tuple[Any, ...]:
+    """Return the inputs of a call in the model's order; a call may pass a list of inputs as a dictionary."""
+    if isinstance(inputs, dict) and not names_its_inputs(graph):
+        inputs = [inputs[tensor.name] for tensor in graph.inputs]
+    return tuple(keras.tree.flatten(inputs))
 
 
 def _outputs(node: Any, tensors: Mapping[int, Any], args: Any, kwargs: Any) -> tuple[Any, ...]:
-    """Return new tensors for what a call returns; their shapes are asked for only where the inputs' differ."""
+    """Return new tensors for the outputs of a call; their shapes are computed only if those of the inputs differ."""
     outputs: Sequence[Any] = node.outputs
     if any(tuple(tensors[id(tensor)].shape) != tuple(tensor.shape) for tensor in node.input_tensors):
         outputs = tensors_in(node.operation.compute_output_spec(*args, **kwargs))
@@ -136,7 +132,7 @@ def _like(tensor: Any) -> Any:
 
 
 def weights_in(graph: Iterable[Call]) -> int:
-    """Return how many numbers the variables that calls use hold, those of a shared layer once.
+    """Return the total size of the variables that calls use; those of a shared layer count once.
 
     >>> x = keras.Input((3,))
     >>> dense = keras.layers.Dense(3)
@@ -146,16 +142,16 @@ def weights_in(graph: Iterable[Call]) -> int:
     variables: dict[int, Any] = {}
     for call in graph:
         own = call.operation.variables if isinstance(call.operation, keras.layers.Layer) else []
-        given = [leaf for leaf in keras.tree.flatten((call.args, call.kwargs)) if isinstance(leaf, keras.Variable)]
-        variables |= {id(variable): variable for variable in (*own, *given)}
+        passed = [leaf for leaf in keras.tree.flatten((call.args, call.kwargs)) if isinstance(leaf, keras.Variable)]
+        variables |= {id(variable): variable for variable in (*own, *passed)}
     return sum(math.prod(variable.shape) for variable in variables.values())
 
 
 def input_of(layer: keras.layers.Layer) -> Any:
-    """Return what a layer of a functional model is called on, without the mask that Keras may have put beside it."""
+    """Return the input of a layer in a functional model, without the mask that Keras may append to it."""
     return layer.input[0] if isinstance(layer.input, list) else layer.input
 
 
 def mask_of(layer: keras.layers.Layer) -> list[Any]:
-    """Return the mask that a layer of a functional model is given, as a list of one, or of none."""
+    """Return the mask of a layer in a functional model, as a list of one mask or none."""
     return layer.input[1:] if isinstance(layer.input, list) else []

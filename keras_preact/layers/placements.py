@@ -1,7 +1,7 @@
 """f and the order inside F: Table 2 (Fig. 4) of the paper as data.
 
-A placement says where batch norm and ReLU stand around a unit's weight layers. The six of them differ in six
-tuples and in nothing else; `branches.py` and `units.py` read the tuples and know no placement by name.
+A placement lists the batch norms and ReLUs around a unit's weight layers. The six placements differ only in six tuples;
+`branches.py` and `units.py` read these tuples and never test a placement's name.
 """
 
 from __future__ import annotations
@@ -14,28 +14,27 @@ from keras_preact.errors import InputError, check_choice
 NORM = "norm"
 RELU = "relu"
 ORDERS = ((), (NORM,), (RELU,), (NORM, RELU))
-"""What can stand in one place."""
+"""The operations that one place can have."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where normalization and ReLU stand in a residual unit.
+    """Where a residual unit has normalization and ReLU.
 
     Attributes:
-        name: the name that layers, models and the command line take.
-        figure: the panel of the paper's Fig. 4, or a word for an extension of this package.
+        name: the name in layers, models and the command line.
+        figure: the panel of the paper's Fig. 4, or a word for a placement that is not in the paper.
         first: operations before the first weight layer: the pre-activation.
         between: operations between two weight layers.
         last: operations after the last weight layer, before the addition.
         after_addition: operations after the addition: f of Eq. (2). Empty means that f is the identity.
-        stem: operations after the network's first convolution. Default: what is lacking in the pre-activation of
-            the first unit to norm and ReLU, "right after conv1 and before splitting into two paths" (appendix of the
-            paper).
-        head: operations between the last unit of a network and its pooling. Default: the pre-activation that a
-            further unit would have begun with.
+        stem: operations after the network's first convolution, "right after conv1 and before splitting into two
+            paths" (appendix of the paper). Default: norm and ReLU, without those that `first` already has.
+        head: operations between the network's last unit and its pooling. Default: `first`, as if another unit
+            followed.
 
     Raises:
-        InputError: a place holds something else, or ReLU before the normalization.
+        InputError: a place has operations other than norm and ReLU, or ReLU before norm.
 
     Example:
 
@@ -62,8 +61,9 @@ class Placement:
         if self.head is None:
             object.__setattr__(self, "head", self.first)
         for place in ("first", "between", "last", "after_addition", "stem", "head"):
-            if (given := getattr(self, place)) not in ORDERS:
-                raise InputError(f"the placement {self.name} has {place}={given!r}; give one of {ORDERS}")
+            if (steps := getattr(self, place)) not in ORDERS:
+                allowed = ", ".join(map(str, ORDERS))
+                raise InputError(f"the placement {self.name} has {place}={steps!r}; use one of {allowed}")
 
     @property
     def identity_after_addition(self) -> bool:
@@ -72,7 +72,7 @@ class Placement:
 
     @property
     def normalizes_projection(self) -> bool:
-        """Whether a projection shortcut ends in a normalization: it does where the residual branch does."""
+        """Whether a projection shortcut ends in a normalization: it does if the residual branch does."""
         return NORM in self.last
 
 
@@ -84,7 +84,7 @@ PLACEMENTS: dict[str, Placement] = {
         Placement("relu_before_addition", "c", last=(NORM, RELU)),
         Placement("relu_only_preactivation", "d", first=(RELU,), last=(NORM,)),
         Placement("full_preactivation", "e", first=(NORM, RELU)),
-        # Not in the paper: what (d) does with ReLU alone, done with batch norm alone.
+        # Not in the paper: (d) pre-activates with ReLU alone, this one with batch norm alone.
         Placement("bn_only_preactivation", "extension", first=(NORM,), stem=(), head=(NORM, RELU)),
     )
 }
@@ -99,16 +99,17 @@ NORM_PLACEMENTS: dict[str, Placement] = {
         Placement("no_norm", "Transformer", between=(), stem=()),
     )
 }
-"""Where a Transformer's sublayers have their normalization: the same data, for another F."""
+"""Where the sublayers of a Transformer have their normalization."""
 
 
 def get_placement(placement: str | Placement | dict[str, Any], known: dict[str, Placement] = PLACEMENTS) -> Placement:
-    """Return the placement of that name among the `known` ones.
+    """Return the placement with this name in `known`.
 
-    A `Placement` (a reader's own variant) is returned as it is; a dictionary, as a saved layer has it, is made one.
+    A `Placement`, for example a custom one, is returned unchanged. A dictionary, as in the configuration of a saved
+    layer, is converted to a `Placement`.
 
     Raises:
-        InputError: no placement has that name, or a dictionary has other fields.
+        InputError: the name is unknown, or the dictionary has missing or unknown fields.
 
     Example:
 
@@ -118,9 +119,12 @@ def get_placement(placement: str | Placement | dict[str, Any], known: dict[str, 
     if isinstance(placement, Placement):
         return placement
     if isinstance(placement, dict):
-        if not {"name", "figure"} <= set(placement) <= {each.name for each in fields(Placement)}:
-            names = ", ".join(each.name for each in fields(Placement))
-            raise InputError(f"a placement has a name, a figure, and of {names} what it needs; not {list(placement)}")
+        names = [field.name for field in fields(Placement)]
+        if not {"name", "figure"} <= set(placement) <= set(names):
+            raise InputError(
+                f"a placement cannot have the fields {list(placement)}; name and figure are required, and "
+                f"{', '.join(names[2:])} are optional"
+            )
         return Placement(
             **{key: tuple(x) if isinstance(x, list) else x for key, x in placement.items()}  # type: ignore[arg-type]
         )
@@ -128,7 +132,7 @@ def get_placement(placement: str | Placement | dict[str, Any], known: dict[str, 
 
 
 def placement_config(placement: Placement, known: dict[str, Placement] = PLACEMENTS) -> str | dict[str, Any]:
-    """Return what `get_placement` makes the placement of: its name, or its fields where it is a reader's own.
+    """Return the placement in the form that a configuration saves: its name, or its fields if it is a custom one.
 
     >>> placement_config(PLACEMENTS["original"])
     'original'

@@ -1,8 +1,8 @@
 """Normalization and activation: batch norm as one fused operation where the backend has one.
 
-Batch norm and ReLU are a third to a half of a residual network's training step on a CPU when they run as
-separate small operations. TensorFlow and PyTorch have one operation for the statistics, the normalization and its
-gradient, with float32 statistics whatever the images' dtype. On JAX the compiler fuses the plain operations by itself.
+On a CPU, batch norm and ReLU take a third to a half of a residual network's training step if they run as separate
+small operations. TensorFlow and PyTorch have one operation for the statistics, the normalization and its gradient,
+with float32 statistics whatever the images' dtype. On JAX the compiler fuses the plain operations by itself.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NORMALIZATIONS = ("batch", "group", "layer", "none")
 
 
 def check_data_format(data_format: str | None) -> str:
-    """Return the data format of images, Keras's setting for `None`.
+    """Return the data format of images; `None` means Keras's setting.
 
     Raises:
-        InputError: it is not one of the two.
+        InputError: unknown data format.
 
     >>> check_data_format("channels_first")
     'channels_first'
@@ -34,7 +34,7 @@ def check_data_format(data_format: str | None) -> str:
 
 
 def channel_axis(data_format: str | None) -> int:
-    """Return the axis of a batch of images that holds the channels: 3 for channels_last, 1 for channels_first."""
+    """Return the channel axis of a batch of images: 3 for channels_last, 1 for channels_first."""
     return 1 if check_data_format(data_format) == "channels_first" else 3
 
 
@@ -42,19 +42,19 @@ def channel_axis(data_format: str | None) -> int:
 class BatchNorm(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` with the paper's constants, as one operation on TensorFlow and PyTorch.
 
-    Equal to its parent to float tolerance: outputs, gradients, and moving statistics (of the biased variance).
+    Outputs, gradients and moving statistics (with the biased variance) equal those of its parent to float tolerance.
 
     Args:
         axis: the channel axis; -1 or 3 for channels_last images, 1 for channels_first. Default -1.
-        momentum: of the moving statistics. Default 0.9 (the paper's framework; Keras itself has 0.99).
-        epsilon: added to the variance. Default 1e-5 (Keras itself has 1e-3).
-        fused: `None` (default) uses the fused operation where it exists: TensorFlow and PyTorch, images of rank 4,
-            float32, float16 or bfloat16, float32 variables, no mask. `False` always takes the parent's path, the
-            reference.
+        momentum: of the moving statistics. Default 0.9 (the paper's framework; Keras's default is 0.99).
+        epsilon: added to the variance. Default 1e-5 (Keras's default is 1e-3).
+        fused: `None` (default) uses the fused operation when it is available: on TensorFlow and PyTorch, for images of
+            rank 4 in float32, float16 or bfloat16, with float32 variables and no mask. `False` always uses the
+            parent's implementation, for example as a reference.
         **kwargs: as in `keras.layers.BatchNormalization`.
 
-    Input and output: images (batch, height, width, channels), or another rank on the unfused path, in the layer's
-    compute dtype.
+    Input and output: images (batch, height, width, channels), or any other rank without the fused operation, in the
+    layer's compute dtype.
 
     Example:
 
@@ -76,30 +76,30 @@ class BatchNorm(keras.layers.BatchNormalization):
         self.fused = fused
 
     def add_weight(self, *args: Any, **kwargs: Any) -> Any:
-        # Keras leaves the moving statistics of several devices as they are: each its own, and the first one's saved.
+        # By default, each device has its own moving statistics, and Keras saves those of the first device.
         statistics = {} if kwargs.get("trainable", True) else {"aggregation": "mean"}
         return super().add_weight(*args, **{**statistics, **kwargs})
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "fused": self.fused}
 
-    def _takes_fused_path(self, inputs: Any, mask: Any) -> bool:
+    def _can_fuse(self, inputs: Any, mask: Any) -> bool:
         return (
             self.fused is not False
             and keras.backend.backend() in FUSED_BATCH_NORM
             and len(inputs.shape) == 4
             and self.axis in (-1, 1, 3)
             and keras.backend.standardize_dtype(inputs.dtype) in ("float32", "float16", "bfloat16")
-            and self.variable_dtype == "float32"  # a policy of half precision alone has no float32 statistics
+            and self.variable_dtype == "float32"  # False under a pure half-precision policy
             and mask is None
             and not self.synchronized
-            and not getattr(self, "renorm", False)  # Keras 3.12 has no renormalization
+            and not getattr(self, "renorm", False)  # Keras 3.12 has no `renorm`
         )
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        if not self._takes_fused_path(inputs, mask):
+        if not self._can_fuse(inputs, mask):
             return super().call(inputs, training=training, mask=mask)
-        # The parent's own rule: a frozen batch norm runs in inference mode.
+        # As in the parent class, a frozen batch norm runs in inference mode.
         batch_statistics = bool(training) and self.trainable
         channels = (inputs.shape[self.axis],)
         outputs, mean, variance = FUSED_BATCH_NORM[keras.backend.backend()](
@@ -159,19 +159,19 @@ def normalization(
     name: str = "norm",
     dtype: Any = None,
 ) -> list[keras.layers.Layer]:
-    """Return the layers that normalize `channels` channels, and apply ReLU where `relu`; none, one or two layers.
+    """Return the layers, at most two, that normalize images and, with `relu`, apply ReLU.
 
     Args:
-        kind: `"batch"`, `"group"` (32 groups, or the largest divisor of 32 and of the channels), `"layer"` (over
-            height, width and channels, one scale and offset a channel) or `"none"`.
+        kind: `"batch"`, `"group"` (gcd(32, channels) groups), `"layer"` (over height, width and channels, with one
+            scale and offset per channel) or `"none"`.
         channels: number of channels of the images.
-        relu: whether ReLU follows; with `"batch"` both are one `PreActivation`.
-        axis: the channel axis.
-        momentum: of batch norm's moving statistics.
-        epsilon: added to the variance.
-        gamma_initializer: of the scale.
-        center: whether there is an offset. Default `True`.
-        name: prefix of the layers' names.
+        relu: whether ReLU follows; for `"batch"`, both are one `PreActivation`. Default `False`.
+        axis: the channel axis. Default 3.
+        momentum: of batch norm's moving statistics. Default 0.9.
+        epsilon: added to the variance. Default 1e-5.
+        gamma_initializer: of the scale. Default `"ones"`.
+        center: whether to add an offset. Default `True`.
+        name: of the normalization; a separate ReLU is named `{name}_relu`. Default `"norm"`.
         dtype: dtype or dtype policy of the layers.
 
     Raises:
@@ -197,7 +197,7 @@ def normalization(
         return [layer_type(axis=axis, momentum=momentum, **shared)]
     layers: list[keras.layers.Layer] = []
     if kind != "none":
-        # One group over all channels is layer normalization of images, as in the group normalization paper.
+        # With one group, group normalization is layer normalization, as its paper says.
         groups = math.gcd(32, channels) if kind == "group" else 1
         layers.append(keras.layers.GroupNormalization(groups=groups, axis=axis, **shared))
     if relu:

@@ -1,7 +1,7 @@
-"""Multiply-adds: how many products a layer, or one call in a graph, takes for one image or sequence.
+"""Multiply-adds of a layer, or of one call in a graph, for one image or sequence.
 
-Convolutions, dense layers, attention and recurrences are counted; additions, biases, normalizations, activations and
-pooling are not. A layer that has matrices and is unknown here is an error, never 0.
+Convolutions, dense layers, attention and recurrent layers count; additions, biases, normalizations, activations and
+pooling do not. An unknown layer with weight matrices raises an error instead of counting as 0.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from keras_preact.layers.graph import Call, calls, graph_of, keras_name
 Shape = Sequence[Any]
 
 
-class UnknownProducts(InputError):
-    """A layer that has matrices, and nothing says how often they are used."""
+class UnknownMultiplyAdds(InputError):
+    """A layer or operation with unknown multiply-adds."""
 
     def __init__(self, operation: Any) -> None:
         self.kind = type(operation).__name__
@@ -30,15 +30,15 @@ class UnknownProducts(InputError):
         )
 
 
-class OpenSize(InputError):
-    """A layer called on a tensor of no fixed size."""
+class UnknownSize(InputError):
+    """A layer called on a tensor without a fixed size."""
 
     def __init__(self) -> None:
         super().__init__("multiply-adds need a fixed image size or length; build the network with an input_shape")
 
 
 def convolution_multiply_adds(conv: keras.layers.Layer, input_shape: Shape) -> int:
-    """Return the multiply-adds of a convolution on one image: kernel size × output values (biases not counted).
+    """Return the multiply-adds of a built convolution on one image: weights of the kernel × output pixels.
 
     >>> conv = keras.layers.Conv2D(16, 3, padding="same")
     >>> conv.build((None, 32, 32, 3))
@@ -49,75 +49,71 @@ def convolution_multiply_adds(conv: keras.layers.Layer, input_shape: Shape) -> i
 
 
 def sequence_multiply_adds(layers: Sequence[keras.layers.Layer], input_shape: Shape) -> int:
-    """Return the multiply-adds, on one image or sequence, of the products in `layers`, called in order."""
+    """Return the multiply-adds of `layers`, called in order, on one image or sequence."""
     total, shape = 0, tuple(input_shape)
     for layer in layers:
-        total += layer_products(layer, shape)
+        total += layer_multiply_adds(layer, shape)
         shape = layer.compute_output_shape(shape)
     return total
 
 
-def layer_products(layer: keras.layers.Layer, *shapes: Shape) -> int:
-    """Return the multiply-adds of one built layer on one image or sequence; 0 for a layer without a product.
+def layer_multiply_adds(layer: keras.layers.Layer, *shapes: Shape) -> int:
+    """Return the multiply-adds of one built layer on one image or sequence; 0 for a layer that does not multiply.
 
     Args:
-        layer: with a method `multiply_adds(input_shape)`, or one of Keras's.
-        *shapes: of what it is called on. For attention: query, value and, if it differs from that, key.
+        layer: a Keras layer, or any layer with a method `multiply_adds(input_shape)`.
+        *shapes: of its inputs. For attention: query, value and, if it differs from the value, key.
 
     Raises:
-        InputError: a layer with matrices that is neither, or an open size.
+        InputError: any other layer with weight matrices, or an unknown image size or length.
 
     >>> lstm = keras.layers.Bidirectional(keras.layers.LSTM(8))
     >>> lstm.build((None, 10, 4))
-    >>> layer_products(lstm, (None, 10, 4)) == 2 * 10 * 4 * 8 * (4 + 8)
+    >>> layer_multiply_adds(lstm, (None, 10, 4)) == 2 * 10 * 4 * 8 * (4 + 8)
     True
     """
     if hasattr(layer, "multiply_adds"):
         rule: Callable[..., int] | None = type(layer).multiply_adds
-        shapes = shapes[:1]  # what follows the images or sequences is a mask, or a shortcut's residual
+        shapes = shapes[:1]  # any further input is a mask, or a shortcut's residual
     elif graph_of(layer) is not None:
         rule = _model
     else:
         rule = next((rule for kinds, rule in _RULES if isinstance(layer, kinds)), None)
     if rule is None:
         if any(len(variable.shape) > 1 for variable in layer.weights):
-            raise UnknownProducts(layer)
+            raise UnknownMultiplyAdds(layer)
         return 0
     if rule is not _none and any(None in shape[1:] for shape in shapes):
-        raise OpenSize
+        raise UnknownSize
     return int(rule(layer, *shapes))
 
 
-def call_products(call: Call) -> int:
+def call_multiply_adds(call: Call) -> int:
     """Return the multiply-adds of one call in the graph of a model, on one image or sequence.
 
     Raises:
-        InputError: as in `layer_products`.
+        InputError: as in `layer_multiply_adds`.
     """
     if not isinstance(call.operation, keras.layers.Layer):
         return _operation(call)
     if isinstance(call.operation, _ATTENTION + (keras.layers.ReversibleEmbedding,)):
-        given = inspect.signature(call.operation.call).bind(*call.args, **call.kwargs).arguments
+        arguments = inspect.signature(call.operation.call).bind(*call.args, **call.kwargs).arguments
         if isinstance(call.operation, keras.layers.ReversibleEmbedding):
-            shape = call.inputs[0].shape
-            return math.prod(_sized(shape)) * call.operation.input_dim if given.get("reverse") else 0
-        tensors = [given.get(name) for name in ("query", "value", "key")]
-        return layer_products(call.operation, *(tensor.shape for tensor in tensors if tensor is not None))
-    return layer_products(call.operation, *(tensor.shape for tensor in call.inputs))
+            if not arguments.get("reverse"):
+                return 0
+            if None in (shape := call.inputs[0].shape[1:]):
+                raise UnknownSize
+            return math.prod(shape) * call.operation.input_dim
+        tensors = [arguments.get(name) for name in ("query", "value", "key")]
+        return layer_multiply_adds(call.operation, *(tensor.shape for tensor in tensors if tensor is not None))
+    return layer_multiply_adds(call.operation, *(tensor.shape for tensor in call.inputs))
 
 
-# ---- the layers of Keras ------------------------------------------------------------------------------------------
-
-
-def _sized(shape: Shape) -> list[int]:
-    """Return a shape without the batch."""
-    if None in shape[1:]:
-        raise OpenSize
-    return [int(size) for size in shape[1:]]
+# ---- Keras layers -------------------------------------------------------------------------------------------------
 
 
 def _pixels(layer: Any, shape: Shape) -> int:
-    """Return the number of places in an image or sequence: all sizes but those of the batch and the channels."""
+    """Return the number of positions in an image or sequence: the product of all axes but batch and channels."""
     axis = 1 if layer.data_format == "channels_first" else len(shape) - 1
     return math.prod(size for number, size in enumerate(shape) if number not in (0, axis))
 
@@ -127,10 +123,10 @@ def _none(layer: Any, *shapes: Shape) -> int:
 
 
 def _model(model: Any, *shapes: Shape) -> int:
-    return sum(map(call_products, calls(model, [keras.KerasTensor(shape) for shape in shapes])))
+    return sum(map(call_multiply_adds, calls(model, [keras.KerasTensor(shape) for shape in shapes])))
 
 
-def _transposed(layer: Any, shape: Shape) -> int:
+def _conv_transpose(layer: Any, shape: Shape) -> int:
     return math.prod(layer.kernel.shape) * _pixels(layer, shape)
 
 
@@ -148,7 +144,7 @@ def _einsum_dense(layer: Any, shape: Shape) -> int:
 
 
 def _einsum(equation: str, *shapes: Shape) -> int:
-    """Return the products of an einsum of two arrays: the product of the sizes of all its indices.
+    """Return the multiply-adds of an einsum of two arrays: the product of the sizes of all its indices.
 
     >>> _einsum("...x,xy->...y", (1, 5, 3), (3, 4))
     60
@@ -164,7 +160,7 @@ def _einsum(equation: str, *shapes: Shape) -> int:
 
 
 def _attention(layer: Any, query: Shape, value: Shape | None = None, key: Shape | None = None) -> int:
-    """Return the products of multi-head attention: four projections, the scores, and the weighted sum."""
+    """Return the multiply-adds of multi-head attention: four projections, the scores, and the weighted sum."""
     value = query if value is None else value
     key = value if key is None else key
     projections = [(layer._query_dense, query), (layer._key_dense, key), (layer._value_dense, value)]
@@ -176,16 +172,16 @@ def _attention(layer: Any, query: Shape, value: Shape | None = None, key: Shape 
             projections.append((layer._gate_dense, query))
     steps = math.prod(query[1:-1]) * math.prod(key[axis] for axis in axes)
     projections.append((layer._output_dense, (*query[:-1], heads, sizes[1])))
-    return steps * heads * sum(sizes) + sum(layer_products(dense, shape) for dense, shape in projections)
+    return steps * heads * sum(sizes) + sum(layer_multiply_adds(dense, shape) for dense, shape in projections)
 
 
-def _plain_attention(layer: Any, query: Shape, value: Shape, key: Shape | None = None) -> int:
+def _dot_product_attention(layer: Any, query: Shape, value: Shape, key: Shape | None = None) -> int:
     return math.prod(query[1:-1]) * value[-2] * (query[-1] + value[-1])
 
 
-def _dot(layer: Any, one: Shape, other: Shape) -> int:
+def _dot(layer: Any, left: Shape, right: Shape) -> int:
     axes = layer.axes if isinstance(layer.axes, (tuple, list)) else (layer.axes, layer.axes)
-    return math.prod(one[1:]) * math.prod(other[1:]) // int(one[axes[0]])
+    return math.prod(left[1:]) * math.prod(right[1:]) // int(left[axes[0]])
 
 
 def _recurrent(layer: Any, shape: Shape) -> int:
@@ -193,11 +189,11 @@ def _recurrent(layer: Any, shape: Shape) -> int:
 
 
 def _cell(cell: Any) -> int:
-    """Return the products of one step of a cell."""
+    """Return the multiply-adds of one step of a recurrent cell."""
     if isinstance(cell, keras.layers.StackedRNNCells):
         return sum(map(_cell, cell.cells))
     if not isinstance(cell, (keras.layers.SimpleRNNCell, keras.layers.LSTMCell, keras.layers.GRUCell)):
-        raise UnknownProducts(cell)
+        raise UnknownMultiplyAdds(cell)
     return math.prod(cell.kernel.shape) + math.prod(cell.recurrent_kernel.shape)
 
 
@@ -209,35 +205,35 @@ def _convolutional_recurrent(layer: Any, shape: Shape) -> int:
     return int(shape[1]) * kernels * values // int(layer.cell.filters)
 
 
-def _both_ways(layer: Any, shape: Shape) -> int:
-    return layer_products(layer.forward_layer, shape) + layer_products(layer.backward_layer, shape)
+def _bidirectional(layer: Any, shape: Shape) -> int:
+    return layer_multiply_adds(layer.forward_layer, shape) + layer_multiply_adds(layer.backward_layer, shape)
 
 
-def _at_each_step(layer: Any, shape: Shape) -> int:
-    return int(shape[1]) * layer_products(layer.layer, (shape[0], *shape[2:]))
+def _time_distributed(layer: Any, shape: Shape) -> int:
+    return int(shape[1]) * layer_multiply_adds(layer.layer, (shape[0], *shape[2:]))
 
 
-def _wrapped(layer: Any, *shapes: Shape) -> int:
-    return layer_products(layer.layer, *shapes)
+def _wrapper(layer: Any, *shapes: Shape) -> int:
+    return layer_multiply_adds(layer.layer, *shapes)
 
 
 _ATTENTION = (keras.layers.MultiHeadAttention, keras.layers.GroupQueryAttention)
 _L = keras.layers
 _RULES: tuple[tuple[Any, Callable[..., int]], ...] = (
     ((_L.Conv1D, _L.Conv2D, _L.Conv3D, _L.DepthwiseConv1D, _L.DepthwiseConv2D), convolution_multiply_adds),
-    ((_L.Conv1DTranspose, _L.Conv2DTranspose, _L.Conv3DTranspose), _transposed),
+    ((_L.Conv1DTranspose, _L.Conv2DTranspose, _L.Conv3DTranspose), _conv_transpose),
     ((_L.SeparableConv1D, _L.SeparableConv2D), _separable),
     (_L.Dense, _dense),
     (_L.EinsumDense, _einsum_dense),
     (_ATTENTION, _attention),
-    (_L.Attention, _plain_attention),  # AdditiveAttention is one
+    (_L.Attention, _dot_product_attention),  # and its subclass AdditiveAttention
     (_L.Dot, _dot),
     ((_L.ConvLSTM1D, _L.ConvLSTM2D, _L.ConvLSTM3D), _convolutional_recurrent),
-    (_L.Bidirectional, _both_ways),
-    (_L.RNN, _recurrent),  # SimpleRNN, LSTM and GRU are
-    (_L.TimeDistributed, _at_each_step),
-    (_L.SpectralNormalization, _wrapped),
-    # Their variables of two dimensions or more are looked up, or meet each value once.
+    (_L.Bidirectional, _bidirectional),
+    (_L.RNN, _recurrent),  # and its subclasses SimpleRNN, LSTM and GRU
+    (_L.TimeDistributed, _time_distributed),
+    (_L.SpectralNormalization, _wrapper),
+    # Lookups and elementwise operations, although their weights may have two or more axes.
     ((_L.BatchNormalization, _L.GroupNormalization, _L.LayerNormalization, _L.RMSNormalization), _none),
     ((_L.Normalization, _L.PReLU, _L.Embedding), _none),
 )
@@ -247,7 +243,7 @@ _RULES: tuple[tuple[Any, Callable[..., int]], ...] = (
 
 _UNKNOWN = {
     *("CDist", "Corrcoef", "Correlate", "Inner", "Kron", "SeparableConv", "Vdot"),
-    # Functions that may hold anything.
+    # These call functions that may contain anything.
     *("AssociativeScan", "Cond", "ForiLoop", "Map", "Scan", "Switch", "VectorizedMap", "WhileLoop"),
     *("Cholesky", "CholeskyInverse", "Det", "Eig", "Eigh", "Inv", "Logdet", "Lstsq", "LuFactor", "MatrixRank", "Pinv"),
     *("Qr", "SVD", "Slogdet", "Solve", "SolveTriangular"),
@@ -257,28 +253,28 @@ _UNKNOWN = {
 
 
 def _operation(call: Call) -> int:
-    """Return the products of `keras.ops` in a graph, one of whose arguments may be a variable or an array."""
+    """Return the multiply-adds of a call of `keras.ops`, whose arguments may include variables and arrays."""
     name = keras_name(call.operation)
     if name in _UNKNOWN:
-        raise UnknownProducts(call.operation)
+        raise UnknownMultiplyAdds(call.operation)
     if name not in ("Matmul", "Einsum", "Dot", "Tensordot", "Conv", "DepthwiseConv", "ConvTranspose",
                     "DotProductAttention"):  # fmt: skip
         return 0
     shapes = [tuple(leaf.shape) for leaf in keras.tree.flatten((call.args, call.kwargs)) if hasattr(leaf, "shape")]
-    # The batch counts once, at the beginning of those that have one.
-    one, other, output = ((1, *s[1:]) if s and s[0] is None else s for s in (*shapes[:2], call.outputs[0].shape))
-    if any(None in shape for shape in (one, other, output)):
-        raise OpenSize
+    # A first axis of unknown size is the batch, which counts as 1.
+    left, right, output = ((1, *s[1:]) if s and s[0] is None else s for s in (*shapes[:2], call.outputs[0].shape))
+    if any(None in shape for shape in (left, right, output)):
+        raise UnknownSize
     if name == "Einsum":
         if len(shapes) != 2:
-            raise UnknownProducts(call.operation)
-        return _einsum(call.operation.subscripts, one, other)
+            raise UnknownMultiplyAdds(call.operation)
+        return _einsum(call.operation.subscripts, left, right)
     if name == "DotProductAttention":
-        return 2 * math.prod(one) * other[1]
+        return 2 * math.prod(left) * right[1]
     if name == "Matmul":
-        return math.prod(output) * one[-1]
+        return math.prod(output) * left[-1]
     if name in ("Dot", "Tensordot"):
-        contracted = math.isqrt(math.prod(one) * math.prod(other) // math.prod(output))
+        contracted = math.isqrt(math.prod(left) * math.prod(right) // math.prod(output))
         return math.prod(output) * contracted
     axes = -2 if name == "DepthwiseConv" else -1
-    return math.prod(one if name == "ConvTranspose" else output) * math.prod(other[:axes])
+    return math.prod(left if name == "ConvTranspose" else output) * math.prod(right[:axes])

@@ -1,8 +1,7 @@
-"""Shortcuts with convolutions: projections where a unit changes the shape, Table 1's 1×1 convolution, Highway gates."""
+"""Shortcuts with convolutions: projections to another shape, Table 1's 1×1 convolution, and Highway gates."""
 
 from __future__ import annotations
 
-import inspect
 from functools import partial
 from typing import Any
 
@@ -11,12 +10,12 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_number, check_positive
 from keras_preact.layers.branches import residual_branch, weight_layers
-from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     Conv2D,
     check_kernel_initializer,
-    for_keras,
+    keras_initializer,
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement
@@ -24,9 +23,12 @@ from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, chec
 from keras_preact.layers.products import convolution_multiply_adds, sequence_multiply_adds
 from keras_preact.layers.shortcuts import Shortcut
 
+_ARGUMENTS = ("strides", "normalize", "momentum", "epsilon", "kernel_initializer", "use_bias")
+"""Arguments that a `Projection` shares with the shortcuts that contain one."""
 
-class _Projecting(Shortcut):
-    """A shortcut with convolutions of its own, which changes the shape where the unit does."""
+
+class _ConvolutionalShortcut(Shortcut):
+    """A shortcut with its own convolutions, which also change the shape if the unit does."""
 
     changes_shape = True
 
@@ -48,49 +50,28 @@ class _Projecting(Shortcut):
         self.kernel_initializer = None if kernel_initializer is None else check_kernel_initializer(kernel_initializer)
         self.use_bias = None if use_bias is None else bool(use_bias)
 
-    def _resolved(self) -> dict[str, Any]:
-        """Return the arguments of the convolutions, with the defaults of a `Projection` for those not given."""
-        given = {name: value for name, value in self._projection_config().items() if value is not None}
-        return {**_PROJECTION_DEFAULTS, **given}
-
-    def _build_projection(self, x_shape: Any, residual_shape: Any) -> Projection:
-        projection = Projection(
-            residual_shape[channel_axis(self.data_format)],
-            **self._resolved(),
-            data_format=self.data_format,
-            dtype=self.dtype_policy,
-            name="projection",
-        )
-        projection.build(x_shape)
-        return projection
-
-    def _projection_config(self) -> dict[str, Any]:
-        return {
-            "strides": self.strides,
-            "normalize": self.normalize,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-            "kernel_initializer": self.kernel_initializer,
-            "use_bias": self.use_bias,
-        }
+    def _make_projection(self, filters: int) -> Projection:
+        """Return an unbuilt projection with this shortcut's arguments; those that are `None` keep their defaults."""
+        explicit = {name: value for name in _ARGUMENTS if (value := getattr(self, name)) is not None}
+        return Projection(filters, **explicit, data_format=self.data_format, dtype=self.dtype_policy, name="projection")
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), **self._projection_config()}
+        return {**super().get_config(), **{name: getattr(self, name) for name in _ARGUMENTS}}
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class ConvShortcut(_Projecting):
+class ConvShortcut(_ConvolutionalShortcut):
     """h(x) = W x by a 1×1 convolution on every unit (section 3.1; option C of the first ResNet paper).
 
-    Where the unit changes the shape, this convolution does that too: no other projection stands before it.
+    If the unit changes the shape, this convolution does so too; there is no other projection.
 
-    The default of each argument is `None`: the unit's own value inside a unit, and the default of `Projection`
-    elsewhere. A value that you give stays as it is.
+    All arguments default to `None`: the unit's value inside a unit, and the default of `Projection` elsewhere. An
+    explicit value is never overridden.
 
     Args:
         strides: of the convolution.
-        normalize: kind of normalization after the convolution, as in `normalization`. The unit's own is that of F
-            where F ends in a normalization, else `"none"`.
+        normalize: kind of normalization after the convolution, as in `normalization`. The unit's value is the kind
+            that F ends in, or `"none"`.
         momentum: of batch norm.
         epsilon: of the normalization.
         kernel_initializer: as in `ResidualUnit`.
@@ -105,7 +86,8 @@ class ConvShortcut(_Projecting):
     """
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
-        self.projection = self._build_projection(x_shape, residual_shape)
+        self.projection = self._make_projection(residual_shape[channel_axis(self.data_format)])
+        self.projection.build(x_shape)
         super().build(x_shape, residual_shape)
 
     def call(self, x: Any, residual: Any) -> Any:
@@ -116,17 +98,17 @@ class ConvShortcut(_Projecting):
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
-class HighwayGating(_Projecting):
-    """y = h + g (F − h) with g = σ(T(x) + b) and a T as large as F: Highway networks as the paper's critics have them.
+class HighwayGating(_ConvolutionalShortcut):
+    """y = h + g (F − h) with g = σ(T(x) + b) and a T as large as F (flukeskywalker/highway-resnet-comparison).
 
-    T is two 3×3 convolutions, each with its normalization, and a ReLU between them; h is x, or where the unit
-    changes the shape a projection of x. The gate reads the unit's own input there too. Those who dispute the rows
-    of gating in Table 1 (`paper.REPRODUCTIONS`) have it so, and nothing after the addition; the gate of the paper
-    is one 1×1 convolution, `ExclusiveGating`.
+    T is two 3×3 convolutions, each followed by a normalization, with a ReLU between them. h is x, or a projection of
+    x if the unit changes the shape; the gate always reads x. The repository disputes the gating rows of Table 1
+    (`paper.REPRODUCTIONS`) with this gate and nothing after the addition. The paper's gate, `ExclusiveGating`, is one
+    1×1 convolution.
 
     Args:
-        gate_bias: initial b, one for each channel. Default -6: at first g is about 0.002, and y about h.
-        **kwargs: as in `ConvShortcut`, for its convolutions (the stride is that of the gate's first).
+        gate_bias: initial b, one per channel. Default -6: initially g is about 0.002, and y about h.
+        **kwargs: as in `ConvShortcut`, for all convolutions; the stride is that of T's first and of the projection.
 
     Example:
 
@@ -144,40 +126,37 @@ class HighwayGating(_Projecting):
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         axis = channel_axis(self.data_format)
         filters = residual_shape[axis]
-        chosen = self._resolved()
+        projection = self._make_projection(filters)
         normalize = partial(
             normalization,
-            chosen["normalize"],
+            projection.normalize,
             axis=axis,
-            momentum=chosen["momentum"],
-            epsilon=chosen["epsilon"],
+            momentum=projection.momentum,
+            epsilon=projection.epsilon,
             dtype=self.dtype_policy,
         )
         convolutions = residual_branch(
-            weight_layers("basic", filters, strides=chosen["strides"]),
+            weight_layers("basic", filters, strides=projection.strides),
             Placement("gate", "extension"),
             normalize,
             data_format=self.data_format,
             dtype=self.dtype_policy,
-            kernel_initializer=chosen["kernel_initializer"],
-            biases="all" if chosen["use_bias"] else "none",
+            kernel_initializer=projection.kernel_initializer,
+            biases="all" if projection.use_bias else "none",
         )
         self.gate = [*convolutions, *normalize(channels=filters, center=False, name="norm_last")]
-        shape = x_shape
-        for layer in self.gate:
-            layer.build(shape)
-            shape = layer.compute_output_shape(shape)
-        start = keras.initializers.Constant(self.gate_bias)
-        self.bias = self.add_weight(shape=(filters,), initializer=start, name="gate_bias")
-        keeps_shape = chosen["strides"] == 1 and x_shape[axis] == filters
-        self.projection = None if keeps_shape else self._build_projection(x_shape, residual_shape)
+        build_in_order(self.gate, x_shape)
+        constant = keras.initializers.Constant(self.gate_bias)
+        self.bias = self.add_weight(shape=(filters,), initializer=constant, name="gate_bias")
+        self.projection = None
+        if projection.strides != 1 or x_shape[axis] != filters:
+            projection.build(x_shape)
+            self.projection = projection
         super().build(x_shape, residual_shape)
 
     def call(self, x: Any, residual: Any) -> Any:
         h = x if self.projection is None else self.projection(x)
-        logit = x
-        for layer in self.gate:
-            logit = layer(logit)
+        logit = in_order(self.gate, x)
         bias = ops.convert_to_tensor(self.bias)
         g = ops.sigmoid(logit + (bias[:, None, None] if self.data_format == "channels_first" else bias))
         return h + g * (residual - h)
@@ -197,8 +176,8 @@ class Projection(CompositeLayer):
     Args:
         filters: number of output channels.
         strides: of the convolution. Default 1.
-        normalize: kind of normalization after the convolution. Default `"none"`: the pre-activation nets of the
-            paper project with a plain convolution; the original ResNet has batch norm after it.
+        normalize: kind of normalization after the convolution. Default `"none"`, as in the paper's pre-activation
+            networks; the original ResNet has batch norm.
         momentum: of batch norm.
         epsilon: of the normalization.
         kernel_initializer: as in `ResidualUnit`.
@@ -242,11 +221,10 @@ class Projection(CompositeLayer):
             strides=self.strides,
             use_bias=self.use_bias,
             data_format=self.data_format,
-            kernel_initializer=for_keras(self.kernel_initializer),
+            kernel_initializer=keras_initializer(self.kernel_initializer),
             dtype=self.dtype_policy,
             name="conv",
         )
-        self.conv.build(input_shape)
         self.norm = normalization(
             self.normalize,
             self.filters,
@@ -255,15 +233,11 @@ class Projection(CompositeLayer):
             epsilon=self.epsilon,
             dtype=self.dtype_policy,
         )
-        for layer in self.norm:
-            layer.build(self.conv.compute_output_shape(input_shape))
+        build_in_order((self.conv, *self.norm), input_shape)
         super().build(input_shape)
 
     def call(self, x: Any) -> Any:
-        x = self.conv(x)
-        for layer in self.norm:
-            x = layer(x)
-        return x
+        return in_order((self.conv, *self.norm), x)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return subsampled_shape(input_shape, self.filters, self.strides, self.data_format)
@@ -276,30 +250,18 @@ class Projection(CompositeLayer):
         return {
             **super().get_config(),
             "filters": self.filters,
-            "strides": self.strides,
-            "normalize": self.normalize,
-            "momentum": self.momentum,
-            "epsilon": self.epsilon,
-            "kernel_initializer": self.kernel_initializer,
-            "use_bias": self.use_bias,
+            **{name: getattr(self, name) for name in _ARGUMENTS},
             "data_format": self.data_format,
         }
 
 
-_PROJECTION_DEFAULTS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(Projection.__init__).parameters.items()
-    if name in ("strides", "normalize", "momentum", "epsilon", "kernel_initializer", "use_bias")
-}
-
-
 @keras.saving.register_keras_serializable(package="keras_preact")
 class OptionA(keras.layers.Layer):
-    """Every `strides`-th pixel, and zeros for the new channels: no weights (option A of the first ResNet paper).
+    """Every `strides`-th pixel, with zeros for the new channels: no weights (option A of the first ResNet paper).
 
     Args:
         filters: number of output channels, at least the input's.
-        strides: distance of the pixels taken. Default 1.
+        strides: step between pixels, in both directions. Default 1.
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
 
@@ -324,7 +286,7 @@ class OptionA(keras.layers.Layer):
         channels = input_shape[channel_axis(self.data_format)]
         if channels > self.filters:
             raise InputError(
-                f"option A pads channels with zeros and cannot go from {channels} to {self.filters}; "
+                f"option A adds channels of zeros and cannot go from {channels} to {self.filters}; "
                 "use shape_change='projection'"
             )
         super().build(input_shape)
@@ -332,7 +294,7 @@ class OptionA(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         axis = channel_axis(self.data_format)
         if self.strides > 1:
-            # Means of single pixels: the pixels themselves, and on TensorFlow many times faster than a strided slice.
+            # Pooling over one pixel: on TensorFlow many times faster than a strided slice.
             x = ops.average_pool(x, 1, self.strides, data_format=self.data_format)
         new = self.filters - x.shape[axis]
         if not new:
@@ -345,7 +307,7 @@ class OptionA(keras.layers.Layer):
         return subsampled_shape(input_shape, self.filters, self.strides, self.data_format)
 
     def multiply_adds(self, x_shape: Any) -> int:
-        """Return 0: there is nothing to multiply."""
+        """Return 0: nothing is multiplied."""
         return 0
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Shortcuts by name: how units, files and the command refer to them."""
+"""Shortcuts by name, as units, files and the command line write them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.layers.projection import ConvShortcut, HighwayGating, _Projecting
+from keras_preact.layers.projection import ConvShortcut, HighwayGating, _ConvolutionalShortcut
 from keras_preact.layers.shortcuts import (
     ConstantScaling,
     DropoutShortcut,
@@ -37,12 +37,12 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
     """Return a new shortcut layer.
 
     Args:
-        shortcut: a name of `SHORTCUTS`, with arguments in parentheses where the defaults do not do; a shortcut
-            layer, which is copied without its weights; or a layer's serialized configuration.
+        shortcut: a name of `SHORTCUTS`, optionally with arguments in parentheses; a shortcut layer, which is copied
+            without its weights; or a layer's serialized configuration.
         **overrides: arguments that replace those of the configuration (dtype, name, data_format, …).
 
     Raises:
-        InputError: unknown name, or arguments that the shortcut does not take.
+        InputError: unknown name, or arguments that the shortcut does not accept.
 
     Example:
 
@@ -56,45 +56,44 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         config = {key: value for key, value in shortcut.get_config().items() if key != "name"}
         return type(shortcut).from_config({**config, **overrides})
     name, arguments = _parse(str(shortcut))
-    known = _own_arguments(SHORTCUTS[name])
+    known = _argument_names(SHORTCUTS[name])
     try:
         if fixed := sorted(arguments.keys() & overrides.keys() - set(known)):
-            raise TypeError(f"{fixed[0]} is the unit's")
+            raise TypeError(f"the unit sets {fixed[0]}")
         return SHORTCUTS[name](**{**arguments, **overrides})
     except (TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         reason = str(error).rstrip(".")
         raise InputError(
-            f"the shortcut {shortcut!r} does not take these arguments: {reason}; {name} takes "
-            f"{', '.join(known) or 'none'}"
+            f"the shortcut {shortcut!r} has invalid arguments: {reason}; {name} accepts {', '.join(known) or 'none'}"
         ) from None
 
 
 def shortcut_config(shortcut: str | Shortcut | dict[str, Any]) -> dict[str, Any]:
-    """Return a shortcut as data: its name and all its arguments, equal for all that `get_shortcut` makes the same of.
+    """Return a shortcut's name and all its arguments, the same for every way to write the same shortcut.
 
     >>> shortcut_config("constant_scaling") == shortcut_config("constant_scaling(shortcut=0.5, residual=0.5)")
     True
     >>> shortcut_config("exclusive_gating(gate_bias=-7)")
     {'name': 'exclusive_gating', 'gate_bias': -7.0}
     """
-    layer = get_shortcut(shortcut, name="shortcut")  # a name, so that Keras does not count one more of the kind
-    config, own = layer.get_config(), _own_arguments(type(layer))
+    layer = get_shortcut(shortcut, name="shortcut")  # named, so that Keras's counter of automatic names does not change
+    config = layer.get_config()
     name = next((name for name, kind in SHORTCUTS.items() if kind is type(layer)), type(layer).__name__)
-    return {"name": name, **{key: config[key] for key in own if key in config}}
+    return {"name": name, **{key: config[key] for key in _argument_names(type(layer)) if key in config}}
 
 
 def fitted_shortcut(shortcut: Shortcut, strides: int, **arguments: Any) -> Shortcut:
-    """Return a copy of a shortcut that changes the shape, with the unit's values for arguments it was not given.
+    """Return a copy of a shortcut that changes the shape, with the unit's values for arguments that are `None`.
 
     Args:
-        shortcut: arguments that it was given stay as they are; those not given are `None` in its configuration.
+        shortcut: its explicit arguments, those that are not `None` in its configuration, are not overridden.
         strides: of the unit.
         **arguments: of the unit's convolutions and normalization.
 
     Raises:
-        InputError: the shortcut was given strides that differ from the unit's.
+        InputError: the shortcut has explicit strides that differ from the unit's.
 
     Example:
 
@@ -103,21 +102,21 @@ def fitted_shortcut(shortcut: Shortcut, strides: int, **arguments: Any) -> Short
     >>> shortcut.strides, shortcut.use_bias, shortcut.normalize
     (2, False, 'group')
     """
-    own, config = _own_arguments(type(shortcut)), shortcut.get_config()
-    given = {name: config[name] for name in own if config.get(name) is not None}
-    if isinstance(shortcut, _Projecting) and given.get("strides", strides) != strides:
+    names, config = _argument_names(type(shortcut)), shortcut.get_config()
+    explicit = {name: config[name] for name in names if config.get(name) is not None}
+    if isinstance(shortcut, _ConvolutionalShortcut) and explicit.get("strides", strides) != strides:
         raise InputError(
-            f"the shortcut has strides={given['strides']} and its unit has strides={strides}; "
-            "leave out the shortcut's, and it takes the unit's"
+            f"the shortcut has strides={explicit['strides']} and its unit has strides={strides}; "
+            "leave out the shortcut's strides to use the unit's"
         )
-    fitting = {name: value for name, value in arguments.items() if name in own and name not in given}
-    if "strides" in own:
+    fitting = {name: value for name, value in arguments.items() if name in names and name not in explicit}
+    if "strides" in names:
         fitting["strides"] = strides
     return get_shortcut(shortcut, name=shortcut.name, **fitting)
 
 
-def _own_arguments(kind: type[Shortcut]) -> list[str]:
-    """Return the names of the arguments that a kind of shortcut has beyond those of all shortcuts."""
+def _argument_names(kind: type[Shortcut]) -> list[str]:
+    """Return the names of the arguments that a kind of shortcut adds to those of `Shortcut`."""
     constructors = [vars(base)["__init__"] for base in kind.__mro__ if "__init__" in vars(base)]
     names: dict[str, None] = {}
     for constructor in constructors[: constructors.index(Shortcut.__init__)]:
@@ -128,7 +127,7 @@ def _own_arguments(kind: type[Shortcut]) -> list[str]:
 
 
 def _parse(text: str) -> tuple[str, dict[str, Any]]:
-    """Return name and keyword arguments of `"name"` or `"name(key=value, …)"`, values being literals."""
+    """Return the name and the keyword arguments in `"name"` or `"name(key=value, …)"`; values must be literals."""
     try:
         call = ast.parse(text, mode="eval").body
         if isinstance(call, ast.Name):

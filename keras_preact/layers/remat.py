@@ -1,4 +1,4 @@
-"""Activation checkpointing (rematerialization): activations are computed again in the backward pass, not stored."""
+"""Activation checkpointing (rematerialization): activations are recomputed in the backward pass instead of stored."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from keras import ops
 
 from keras_preact.errors import check_choice
 
-Step = Callable[[Any, Sequence[Any]], "tuple[Any, list[Any], Any]"]
-"""One unit as a function: (x, its variables' values) → (y, new values of its state, sum of its losses)."""
+StepOutputs = tuple[Any, list[Any], Any]
+"""The output y of a unit, new values of its state, and the sum of its losses."""
+Step = Callable[[Any, Sequence[Any]], StepOutputs]
+"""A unit as a function of x and its variables' values."""
 REMATS = ("none", "unit", "segment")
 
 
 def check_remat(remat: bool | str) -> str:
-    """Return what the backward pass computes again, by its name.
+    """Return the name in `REMATS`; `True` means "segment", `False` means "none".
 
     Raises:
         InputError: an unknown name.
@@ -29,10 +31,10 @@ def check_remat(remat: bool | str) -> str:
 
 
 def rematerialized(step: Step) -> Step:
-    """Return `step` such that its backward pass computes its insides again instead of keeping them.
+    """Return `step` with activations that are recomputed in the backward pass instead of stored.
 
-    `keras.remat` would do, but for updates: it runs those twice on TensorFlow and leaks them on JAX. Here they
-    are results of the step, and are assigned outside it.
+    `keras.remat` runs state updates twice on TensorFlow and leaks them on JAX. Here updates are results of the step,
+    assigned outside it.
     """
     if keras.backend.backend() == "tensorflow":
         return partial(_rematerialized_tensorflow, step)
@@ -43,45 +45,46 @@ def rematerialized(step: Step) -> Step:
     return partial(_rematerialized_torch, step)
 
 
-def _rematerialized_torch(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    return keras.remat(step)(x, unchanging(values))
+def _rematerialized_torch(step: Step, x: Any, values: Sequence[Any]) -> StepOutputs:
+    return keras.remat(step)(x, snapshots(values))
 
 
-def unchanging(values: Sequence[Any]) -> list[Any]:
-    """Return values that stay as they are when a step changes their variables: in place, on PyTorch.
+def snapshots(values: Sequence[Any]) -> list[Any]:
+    """Return values that do not change when a step assigns to their variables, which PyTorch does in place.
 
-    The backward pass reads them later. What is differentiated does not change before it.
+    The backward pass reads them later. Values with gradients need no copy: they change only after it.
     """
     return [value if getattr(value, "requires_grad", False) else ops.copy(value) for value in values]
 
 
-def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-    """`tf.recompute_grad` for a step: that function takes no integers, and the states of random generators are."""
+def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> StepOutputs:
+    """`tf.recompute_grad` for a step: that function accepts no integers, such as the states of random generators."""
     import tensorflow as tf
 
-    values = [tf.convert_to_tensor(value) for value in values]  # now: the backward pass must not read them anew
+    values = [tf.convert_to_tensor(value) for value in values]  # read now, not again in the backward pass
     floating = [i for i, value in enumerate(values) if value.dtype.is_floating]
 
-    def run(x: Any, *floats: Any) -> tuple[Any, list[Any], Any]:
+    def run(x: Any, *floats: Any) -> StepOutputs:
         merged = list(values)
         for i, value in zip(floating, floats, strict=True):
             merged[i] = value
         return step(x, merged)
 
     @tf.custom_gradient
-    def keep_inputs_only(*inputs: Any) -> Any:
+    def store_inputs_only(*inputs: Any) -> Any:
         y, updates, loss = run(*inputs)
 
         def gradient(*upstream: Any) -> Any:
-            # Not before the gradient is there; and TensorFlow must not see that it has computed this once already.
+            # The copies delay the recomputation until the upstream gradient exists. They also prevent TensorFlow from
+            # reusing the forward pass.
             with tf.control_dependencies(upstream[:2]):
-                again = [tf.identity(value) for value in inputs]
+                copies = [tf.identity(value) for value in inputs]
             with tf.GradientTape() as tape:
-                tape.watch(again)
-                y, _, loss = run(*again)
-            return tape.gradient([y, loss], again, upstream[:2], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+                tape.watch(copies)
+                y, _, loss = run(*copies)
+            return tape.gradient([y, loss], copies, upstream[:2], unconnected_gradients=tf.UnconnectedGradients.ZERO)
 
         return (y, loss, *updates), gradient
 
-    y, loss, *updates = keep_inputs_only(x, *(values[i] for i in floating))
+    y, loss, *updates = store_inputs_only(x, *(values[i] for i in floating))
     return y, updates, loss

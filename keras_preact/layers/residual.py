@@ -1,52 +1,77 @@
-"""Eq. (1) and (2), y = h(x) + F(x) and x' = f(y), for every kind of unit: convolutions here, Transformers there."""
+"""Eq. (1) and (2), y = h(x) + F(x) and x' = f(y), for both convolutional units and Transformer sublayers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order
 from keras_preact.layers.placements import Placement
+from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import Shortcut
 
 
 class ResidualLayer(CompositeLayer):
-    """Base of all residual units: their terms one by one, and how they are put together.
+    """Base of all residual units: their terms, and the order in which they are computed.
 
-    A subclass sets the parts in its `build`, ends it with this one's, and says nothing else about the order of things.
+    A subclass calls `_set_shortcut` in its constructor. Its `build` creates the parts and ends with
+    `super().build(...)`, which builds them. It must not override `terms`.
 
     Attributes:
-        placement: where normalization and activation stand.
-        first: layers before F's first weights: the pre-activation.
-        branch: the layers of F after it.
-        reshape: layers that bring x to F's shape where the two differ.
+        placement: where the unit has normalization and activation.
+        preact: layers before F's first weights: the pre-activation.
+        branch: the layers of F after `preact`.
+        projection: layers that bring x to F's shape if the two differ.
         shortcut: h.
-        last: layers after the addition: f.
+        postact: layers after the addition: f.
         changes_shape: whether x and x' differ in shape.
-        shares_preactivation: whether the shortcut is given the pre-activation of x instead of x.
+        shares_preactivation: whether the shortcut receives the pre-activation of x instead of x.
+        variable_arguments: arguments that the unit stores in variables, with the paths of those. They may differ
+            between the units of a rolled `UnitStack`.
     """
 
     placement: Placement
-    first: list[keras.layers.Layer]
+    preact: list[keras.layers.Layer]
     branch: list[keras.layers.Layer]
-    reshape: list[keras.layers.Layer]
+    projection: list[keras.layers.Layer]
     shortcut: Shortcut
-    last: list[keras.layers.Layer]
+    postact: list[keras.layers.Layer]
     changes_shape = False
     shares_preactivation = False
+    variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"drop_path": ("drop_path/rate",)}
+
+    def _set_shortcut(self, shortcut: str | Shortcut | dict[str, Any]) -> Shortcut:
+        """Check the argument `shortcut` and keep it for `build` and `get_config`; return the shortcut it means."""
+        template = get_shortcut(shortcut, name="shortcut")  # raises here, not in `build`, if the name is unknown
+        # In a partial, because Keras would track the template as a layer of the unit if it were an attribute.
+        self._new_shortcut = partial(get_shortcut, shortcut if isinstance(shortcut, str) else template)
+        return template
+
+    def build(self, input_shape: Any) -> None:
+        output_shape = self.compute_output_shape(input_shape)
+        build_in_order((*self.preact, *self.branch), input_shape)
+        self.shortcut.build(build_in_order(self.projection, input_shape), output_shape)
+        build_in_order(self.postact, output_shape)
+        super().build(input_shape)
+
+    def get_config(self) -> dict[str, Any]:
+        (shortcut,) = self._new_shortcut.args
+        if isinstance(shortcut, Shortcut):
+            shortcut = keras.saving.serialize_keras_object(shortcut)
+        return {**super().get_config(), "shortcut": shortcut}
 
     def terms(self, x: Any, mask: Any = None) -> tuple[Any, Any, Any, Any]:
-        """Return what the shortcut is given, F, y = h(x) + F of Eq. (1), and x' = f(y) of Eq. (2).
+        """Return the input of the shortcut, F, y = h(x) + F of Eq. (1), and x' = f(y) of Eq. (2).
 
         Raises:
-            InputError: x is not of floating point.
+            InputError: the dtype of x is not floating-point.
         """
         if not keras.backend.is_float_dtype(x.dtype):
             dtype = keras.backend.standardize_dtype(x.dtype)
-            raise InputError(f"{self.name} takes floats, not {dtype}; cast the pixels, for example to x / 255")
+            raise InputError(f"{self.name} expects floating-point input, not {dtype}; cast it to float32")
         activated = self.preactivate(x)
         skip = activated if self.shares_preactivation else x
         residual = self.residual(activated, mask)
@@ -54,43 +79,33 @@ class ResidualLayer(CompositeLayer):
         return skip, residual, y, self.after_addition(y)
 
     def preactivate(self, x: Any) -> Any:
-        """Return the placement's first norm and activation of x: f̂(x) of Eq. (9), in pre-activation placements."""
-        return in_order(self.first, x)
+        """Return x after the placement's first norm and activation: f̂(x) of Eq. (9) with pre-activation."""
+        return in_order(self.preact, x)
 
     def residual(self, activated: Any, mask: Any = None) -> Any:
-        """Return F, given the pre-activated input; `mask` tells steps of a sequence from padding."""
+        """Return F of the pre-activated input; `mask` is `False` at the padding of a sequence."""
         return in_order(self.branch, activated)
 
     def add(self, skip: Any, residual: Any) -> Any:
         """Return y = h(x) + F of Eq. (1); `skip` is x, or the shared pre-activation of x."""
-        return self.shortcut(in_order(self.reshape, skip), residual)
+        return self.shortcut(in_order(self.projection, skip), residual)
 
     def after_addition(self, y: Any) -> Any:
         """Return x' = f(y) of Eq. (2)."""
-        return in_order(self.last, y)
+        return in_order(self.postact, y)
 
     @property
     def keeps_identity(self) -> bool:
         """Whether x' = x + F(x) (Eq. 3): h(x) = x, no shape change, nothing after the addition.
 
         Raises:
-            InputError: the unit is not built: only then does it know the shape of x.
+            InputError: the unit is not built, so the shape of x is unknown.
         """
         if not self.built:
-            raise InputError(f"{self.name} has no shortcut yet; call it, or build it for an input shape, first")
-        return (
-            self.shortcut.keeps_identity
-            and not (self.changes_shape or (self.shares_preactivation and self.first))
-            and not self.last
-        )
+            raise InputError(f"{self.name} is not built; call it, or build it for an input shape, first")
+        changes_input = self.changes_shape or (self.shares_preactivation and self.preact)
+        return self.shortcut.keeps_identity and not (changes_input or self.postact)
 
     def residual_layers(self) -> dict[str, ResidualLayer]:
-        """Return the residual units that this layer is made of, in order, by a suffix for their names: itself."""
+        """Return the residual units in this layer, in order, by the suffix of their names: here, the layer itself."""
         return {"": self}
-
-
-def in_order(layers: Sequence[keras.layers.Layer], x: Any) -> Any:
-    """Call layers one after the other."""
-    for layer in layers:
-        x = layer(x)
-    return x

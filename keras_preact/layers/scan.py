@@ -9,34 +9,33 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.layers.remat import Step, rematerialized, unchanging
+from keras_preact.layers.remat import Step, StepOutputs, rematerialized, snapshots
+
+Specs = Sequence[tuple[Any, Any]]
+"""Shape and dtype of each update of a step."""
 
 
-def loop(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
-    """Run `step` n times, the k-th with the k-th part of each value; return x, the stacked updates, summed losses."""
-    run = {"tensorflow": _loop_tensorflow, "jax": _loop_scan}.get(keras.backend.backend(), loop_unrolled)
+def loop(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:
+    """Run `step` n times, the k-th time with slice k of each value; return x, stacked updates and the total loss."""
+    run = {"tensorflow": _loop_tensorflow, "jax": _loop_scan}.get(keras.backend.backend(), _loop_unrolled)
     return run(step, x, values, n, specs)
 
 
-def _loop_tensorflow(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
-    """The loop as `tf.while_loop`, because `keras.ops.scan` fails there where updates and x differ in shape.
+def _loop_tensorflow(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:
+    """The loop as `tf.while_loop`; on TensorFlow, `keras.ops.scan` fails if updates and x differ in shape.
 
-    Weights are read from TensorArrays: with `value[k]`, the gradient would fill a whole stack of zeros each time.
+    Weights are read from TensorArrays: the gradient of `value[k]` would fill a whole stack with zeros in each step.
     """
     import tensorflow as tf
 
-    small = _Packed([v.dtype.name if v.shape.rank == 2 else None for v in values], [v.shape[1:] for v in values])
-    values = small.pack(values)
+    weights = _Packed([v.dtype.name if v.shape.rank == 2 else None for v in values], [v.shape[1:] for v in values])
+    values = weights.pack(values)
     arrays = [tf.TensorArray(v.dtype, size=n, element_shape=v.shape[1:]).unstack(v) for v in values]
     state = _Packed([dtype if len(shape) == 1 else None for shape, dtype in specs], [shape for shape, _ in specs])
     collected = tuple(tf.TensorArray(dtype, size=n, element_shape=shape) for shape, dtype in state.pack_specs(specs))
 
     def body(k: Any, x: Any, loss: Any, collected: Any) -> Any:
-        y, updates, unit_loss = step(x, small.unpack([array.read(k) for array in arrays]))
+        y, updates, unit_loss = step(x, weights.unpack([array.read(k) for array in arrays]))
         y.set_shape(x.shape)
         updates = state.pack(updates)
         collected = tuple(array.write(k, update) for array, update in zip(collected, updates, strict=True))
@@ -48,11 +47,11 @@ def _loop_tensorflow(
 
 
 class _Packed:
-    """Vectors of one dtype side by side as one vector: each TensorArray costs several operations a unit.
+    """Concatenates vectors of the same dtype, because each TensorArray costs several operations per unit.
 
     Args:
-        kinds: of each tensor: its dtype, if it is a vector, else `None`.
-        shapes: of each tensor, without leading axes.
+        kinds: for each tensor, its dtype if it is a vector, else `None`.
+        shapes: of each tensor in one unit.
     """
 
     def __init__(self, kinds: Sequence[str | None], shapes: Sequence[Any]) -> None:
@@ -65,7 +64,7 @@ class _Packed:
     def pack(self, tensors: Sequence[Any]) -> list[Any]:
         return [ops.concatenate([tensors[i] for i in g], axis=-1) if len(g) > 1 else tensors[g[0]] for g in self.groups]
 
-    def pack_specs(self, specs: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    def pack_specs(self, specs: Specs) -> list[tuple[Any, Any]]:
         joined = [(sum(sizes),) if sizes else specs[g[0]][0] for g, sizes in zip(self.groups, self.sizes, strict=True)]
         return [(shape, specs[g[0]][1]) for g, shape in zip(self.groups, joined, strict=True)]
 
@@ -77,9 +76,7 @@ class _Packed:
         return [tensors[i] for i in sorted(tensors)]
 
 
-def _loop_scan(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
+def _loop_scan(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:
     def body(carry: Any, values: Any) -> Any:
         x, loss = carry
         y, updates, unit_loss = step(x, values)
@@ -89,22 +86,18 @@ def _loop_scan(
     return x, updates, loss
 
 
-def loop_unrolled(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]]
-) -> tuple[Any, list[Any], Any]:
+def _loop_unrolled(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:
     loss, updates = ops.zeros((), "float32"), []
-    # Not `value[k]`: the gradient of an index is a whole stack of zeros.
-    for unit_values in zip(*(ops.unstack(value, n) for value in unchanging(values)), strict=True):
-        x, update, unit_loss = step(x, unit_values)
-        updates.append(update)
+    # Unstacked, because the gradient of `value[k]` is a whole stack of zeros.
+    for unit_values in zip(*(ops.unstack(value, n) for value in snapshots(values)), strict=True):
+        x, unit_updates, unit_loss = step(x, unit_values)
+        updates.append(unit_updates)
         loss = loss + unit_loss
     return x, [ops.stack(update) for update in zip(*updates, strict=True)], loss
 
 
-def in_segments(
-    step: Step, x: Any, values: Sequence[Any], n: int, specs: Sequence[tuple[Any, Any]], length: int
-) -> tuple[Any, list[Any], Any]:
-    """Run the loop as one over segments of `length` units, each computed again in the backward pass, and a rest."""
+def loop_over_segments(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, length: int) -> StepOutputs:
+    """Run `loop` over segments of `length` steps, each rematerialized in the backward pass, then over the rest."""
     segments, rest = divmod(n, length)
     cut = segments * length
 
@@ -115,7 +108,7 @@ def in_segments(
     x, updates, loss = loop(segment(length), x, whole, segments, [((length, *shape), dtype) for shape, dtype in specs])
     updates = [ops.reshape(update, (cut, *update.shape[2:])) for update in updates]
     if rest:
-        x, more, rest_loss = segment(rest)(x, [value[cut:] for value in values])
-        updates = [ops.concatenate(parts) for parts in zip(updates, more, strict=True)]
+        x, rest_updates, rest_loss = segment(rest)(x, [value[cut:] for value in values])
+        updates = [ops.concatenate(parts) for parts in zip(updates, rest_updates, strict=True)]
         loss = loss + rest_loss
     return x, updates, loss

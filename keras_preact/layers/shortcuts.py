@@ -1,7 +1,7 @@
-"""The shortcut h of Eq. (1): those of Table 1 and scaled residuals.
+"""The shortcut h of Eq. (1): the variants of Table 1, and scaled residuals.
 
-Each shortcut is a layer called on (x, residual) that returns their combination, the y of Eq. (1). It takes both
-because gating couples them; the others leave the residual as it is, or scale it.
+Each shortcut is a layer called on (x, residual) that returns y of Eq. (1). It receives both because gating couples
+them; the other variants add the residual, scaled or not.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from keras import ops
 
 from keras_preact.errors import check_rate
 from keras_preact.layers.composite import CompositeLayer
-from keras_preact.layers.convolutions import (
-    HE_NORMAL,
-    Conv2D,
-)
+from keras_preact.layers.convolutions import HE_NORMAL, Conv2D
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.preactivation import channel_axis, check_data_format
 from keras_preact.layers.products import convolution_multiply_adds
@@ -24,9 +21,9 @@ from keras_preact.layers.products import convolution_multiply_adds
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class Shortcut(CompositeLayer):
-    """Base of all shortcuts: `call(x, residual)` returns y, of the residual's shape and dtype.
+    """Base class of all shortcuts: `call(x, residual)` returns y, with the residual's shape and dtype.
 
-    Write your own variant by overriding `call` (and `build`, where it has weights):
+    To write a custom shortcut, override `call` (and `build`, if it has weights):
 
     >>> import numpy as np
     >>> class HalfAndHalf(Shortcut):
@@ -35,10 +32,10 @@ class Shortcut(CompositeLayer):
     >>> float(HalfAndHalf()(np.array([1.0]), np.array([2.0]))[0])
     1.5
 
-    A variant that sets `changes_shape = True` receives the unit's `strides` if its constructor accepts them, and the
-    unit's `normalize`, `momentum`, `epsilon`, `kernel_initializer` and `use_bias` for those of these arguments that
-    its configuration holds as `None`: let `None`, "not given", be their default. `build` receives the shapes of x and
-    of the residual.
+    A shortcut that sets `changes_shape = True` receives the unit's `strides` if its constructor accepts them. It also
+    receives the unit's `normalize`, `momentum`, `epsilon`, `kernel_initializer` and `use_bias`, each if its
+    constructor accepts it and its configuration holds `None`, so make `None` their default. `build` receives the
+    shapes of x and of the residual.
 
     Args:
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
@@ -46,9 +43,9 @@ class Shortcut(CompositeLayer):
     """
 
     changes_shape = False
-    """Whether the shortcut itself can map x to another shape (those with convolutions of their own do)."""
+    """Whether the shortcut itself maps x to the residual's shape, so that the unit adds no projection."""
     keeps_identity = False
-    """Whether h(x) = x, whatever becomes of F."""
+    """Whether h(x) = x; F may be scaled."""
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -65,7 +62,7 @@ class Shortcut(CompositeLayer):
         return residual_shape
 
     def multiply_adds(self, x_shape: Any) -> int:
-        """Return the multiply-adds of the shortcut's own convolution on one image, or 0."""
+        """Return the multiply-adds of the shortcut's convolutions on one image, or 0."""
         return 0
 
     def get_config(self) -> dict[str, Any]:
@@ -94,8 +91,8 @@ class ConstantScaling(Shortcut):
     """h(x) = λx with a constant λ: y = λx + μF (section 3.1, "constant scaling").
 
     Args:
-        shortcut: λ, the factor on x. Default 0.5. 0 gives a plain network.
-        residual: μ, the factor on the residual. Default 0.5; Table 1 has 1 too.
+        shortcut: λ, the factor on x. Default 0.5; 0 makes a plain network.
+        residual: μ, the factor on the residual. Default 0.5; Table 1 also has 1.
         **kwargs: as in `Shortcut`.
 
     Example:
@@ -150,8 +147,8 @@ class ExclusiveGating(_Gating):
     """y = (1 − g(x)) x + g(x) F with g(x) = σ(W_g x + b_g), the gate of Highway networks (section 3.1).
 
     Args:
-        gate_bias: initial b_g. Default -6, the best of the paper's range 0 to -10; the more negative, the
-            closer the shortcut starts to the identity (and the residual to 0).
+        gate_bias: initial b_g. Default -6, the best in the paper's range of 0 to -10. A more negative bias starts
+            with the shortcut closer to the identity, and the residual closer to 0.
         **kwargs: as in `Shortcut`.
 
     Example:
@@ -173,7 +170,7 @@ class ShortcutOnlyGating(_Gating):
     """y = (1 − g(x)) x + F with g(x) = σ(W_g x + b_g): the gate on the shortcut alone (section 3.1).
 
     Args:
-        gate_bias: initial b_g. Default -6; Table 1 has 0 too.
+        gate_bias: initial b_g. Default -6; Table 1 also has 0.
         **kwargs: as in `Shortcut`.
 
     Example:
@@ -191,11 +188,11 @@ class ShortcutOnlyGating(_Gating):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class DropoutShortcut(Shortcut):
-    """h(x) = dropout(x) (section 3.1, "dropout shortcut"): in expectation a scaling of the shortcut.
+    """h(x) = dropout(x): a random scaling of each value of x by 0 or 1 / (1 − rate) (section 3.1, "dropout shortcut").
 
     Args:
-        rate: share of the shortcut's values set to 0 in training (the others are divided by 1 − rate). Default 0.5.
-        seed: of the random draws; `None` takes Keras's.
+        rate: fraction of the shortcut's values set to 0 in training; the others are divided by 1 − rate. Default 0.5.
+        seed: random seed. Default `None`: drawn from Keras's global one.
         **kwargs: as in `Shortcut`.
 
     Example:
@@ -223,13 +220,13 @@ class DropoutShortcut(Shortcut):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class ScaledResidual(Shortcut):
-    """h(x) = x, and F times a learned α: y = x + αF. Not in the paper: what came after it.
+    """h(x) = x, and F times a learned α: y = x + αF. Later work, not in the paper.
 
-    With α = 0 at the beginning every unit begins as the identity: ReZero (Bachlechner et al. 2020), and without
-    normalization SkipInit (De and Smith 2020). With an α for each channel it is LayerScale (Touvron et al. 2021).
+    With α = 0 every unit starts as the identity: ReZero (Bachlechner et al. 2020) or, without normalization, SkipInit
+    (De and Smith 2020). With one α per channel it is LayerScale (Touvron et al. 2021).
 
     Args:
-        initial: value of α before training. Default 0.
+        initial: initial value of α. Default 0.
         per_channel: whether each channel has its own α. Default `False`.
         **kwargs: as in `Shortcut`.
 

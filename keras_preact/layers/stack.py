@@ -1,7 +1,7 @@
-"""n equal units as one layer: written out, or rolled: one unit run n times in a loop over stacked weights.
+"""n equal units as one layer, unrolled or rolled into a loop that runs one unit over stacked weights.
 
-A network written out unit by unit costs time and memory for each of them before the first step: the graph of a
-ResNet-1001 has 333. Rolled, the graph holds one unit a stage, and depth is the length of a loop.
+In an unrolled network, each unit costs time and memory before the first step; the graph of a ResNet-1001 has 333.
+Rolled, the graph has one unit per stage, and depth is the length of a loop.
 """
 
 from __future__ import annotations
@@ -18,52 +18,51 @@ from keras import ops
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.keras_private import direct_layers, layers_inside
 from keras_preact.layers.composite import CompositeLayer
-from keras_preact.layers.copies import again
+from keras_preact.layers.copies import clone
 from keras_preact.layers.functional import (
     PureUnits,
     Template,
     build_unit,
     call_unit,
-    freeze_alike,
+    copy_frozen,
     named_variables,
     same_but_for_weights,
     state_of,
     variable_arguments,
 )
-from keras_preact.layers.products import layer_products
+from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.layers.remat import Step, check_remat, rematerialized
-from keras_preact.layers.scan import in_segments, loop
+from keras_preact.layers.scan import loop, loop_over_segments
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class UnitStack(CompositeLayer):
-    """n equal units, one after the other, as one layer: x_{l+1} = unit_l(x_l).
+    """n equal units in sequence as one layer: x_{l+1} = unit_l(x_l).
 
-    Written out, each unit is a layer of its own. Rolled, the units' weights are stacked along a new first axis and
-    one unit runs in a loop over it: the same function, and a graph that does not grow with n. On TensorFlow the
-    loop is `tf.while_loop`, on JAX `keras.ops.scan`; other backends run the stacked weights one by one.
+    Unrolled, each unit is a separate layer. Rolled, the units' weights are stacked along a new first axis and one unit
+    runs in a loop over it: the same function, with a graph that does not grow with n. The loop is `tf.while_loop` on
+    TensorFlow and `keras.ops.scan` on JAX; other backends run the stacked weights one by one.
 
     Args:
-        unit: any Keras layer or functional model whose output has its input's shape; it is copied, without its
-            weights.
+        unit: any Keras layer or functional model whose output has its input's shape. It is copied without its weights.
         repeats: n, the number of units, at least 1.
-        rolled: `True`, `False`, or `None` (default): as `default_rolled` says for this backend and n.
-        remat: what the backward pass computes again instead of keeping it in memory: `"none"` (default), `"unit"`:
-            all inside a unit, `"segment"`: all inside of √n units in a row. `True` means `"segment"`, which saves
-            most where batches are large.
-        vary: arguments of the unit that differ from unit to unit, each with n values. Rolled, only those that the
-            unit keeps in a variable (its `variable_arguments`: `drop_path` of a `ResidualUnit`, if above 0).
-        **kwargs: as in `keras.layers.Layer`. Default dtype policy and `trainable`: the unit's.
+        rolled: whether the stack is rolled. Default `None`: `default_rolled` decides, from the backend and n.
+        remat: activation checkpointing (rematerialization), which recomputes activations in the backward pass instead
+            of storing them: `"none"` (default), `"unit"` (those inside each unit) or `"segment"` (those inside each
+            segment of √n units). `True` means `"segment"`, which saves most memory with large batches.
+        vary: arguments that differ between the units, each with n values. A rolled stack can only vary arguments that
+            the unit stores in variables (its `variable_arguments`: `drop_path` of a `ResidualUnit`, if above 0).
+        **kwargs: as in `keras.layers.Layer`. The default dtype policy and `trainable` are the unit's.
 
-    Layers inside are frozen one by one as in any model: those of `units`, or rolled those of `loop_unit()`, each of
+    Freeze inner layers one by one as in any model: those of `units` or, if rolled, those of `loop_unit()`, each of
     which represents that layer in every unit. `freeze_batch_norms` freezes the batch norms.
 
-    Input and output: what the unit takes and gives, in the compute dtype. A mask (Keras's, of sequences) reaches
-    every unit that takes one.
+    Input and output: those of the unit, in the compute dtype. A Keras mask of sequences reaches every unit that
+    accepts one.
 
-    State (moving statistics, random seeds) is each unit's own and changes in training only. Dropout draws anew in
-    each unit. An optimizer that looks at a variable as a whole (gradient clipping by variable, LARS) sees a stack
-    as one variable; SGD with momentum, Adam and clipping by global norm do not tell the difference.
+    Each unit has its own state (moving statistics, random seeds), which changes only in training. Dropout draws
+    separately in each unit. Optimizers that treat a variable as a whole (gradient clipping by variable, LARS) see a
+    rolled stack as one variable; with SGD with momentum, Adam and clipping by global norm it makes no difference.
 
     Raises:
         InputError: not a layer, fewer than 1 unit, a unit that changes the shape, or an argument that cannot vary.
@@ -89,18 +88,18 @@ class UnitStack(CompositeLayer):
         vary: Mapping[str, Sequence[Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        # Here and not later: classes that are not registered are known only while Keras loads a file.
+        # Deserialized here, because Keras knows unregistered classes only while it loads a file.
         template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else unit
         if not isinstance(template, keras.layers.Layer):
             raise InputError(f"a UnitStack is made of a Keras layer, for example a ResidualUnit, not of {unit!r}")
         if len(getattr(template, "inputs", [None])) != 1 or len(getattr(template, "outputs", [None])) != 1:
             raise InputError(f"{template.name} has several inputs or outputs; a unit of a stack has one of each")
-        template = again(template)
+        template = clone(template)
         kwargs.setdefault("dtype", template.dtype_policy)
         kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
         self.supports_masking = True
-        self.new_unit = partial(again, template)  # not the layer itself, which Keras would count among those inside
+        self.new_unit = partial(clone, template)  # in a partial: Keras would track an attribute
         self.unit_spec = keras.saving.serialize_keras_object(template)
         self.unit_type = type(template)
         self.repeats = check_positive("repeats", repeats)
@@ -114,22 +113,22 @@ class UnitStack(CompositeLayer):
     def _check_vary(self, template: keras.layers.Layer) -> None:
         for name, values in self.vary.items():
             if len(values) != self.repeats:
-                raise InputError(f"vary gives {len(values)} values of {name} for {self.repeats} units; give one a unit")
+                raise InputError(f"vary has {len(values)} values of {name} for {self.repeats} units; use one per unit")
             if self.rolled and name not in variable_arguments(template):
                 known = ", ".join(variable_arguments(template)) or "none"
                 raise InputError(
-                    f"{name} cannot differ between the units of a rolled stack; those that can: {known}; "
-                    "take rolled=False for others"
+                    f"{name} cannot differ between the units of a rolled stack; use rolled=False "
+                    f"(arguments that can differ: {known})"
                 )
 
     def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
-        """Return unit k, or without k the one that the others vary from; not frozen as a whole: the stack says that."""
-        own = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
-        # Written down, for a layer without a get_config of its own: Keras has none for it if it was given an object.
+        """Return unit k, or the template of all units if k is `None`."""
+        varied = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
+        # Serialized, because Keras's default get_config fails if a layer receives the policy object.
         dtype = keras.dtype_policies.serialize(self.dtype_policy)
-        unit = self.new_unit(**{**own, "name": name, "dtype": dtype})
+        unit = self.new_unit(**{**varied, "name": name, "dtype": dtype})
         if not unit.trainable:
-            unit.trainable = True
+            unit.trainable = True  # the stack's own `trainable` freezes it as a whole
         return unit
 
     # ---- weights ----------------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class UnitStack(CompositeLayer):
             for unit in self.units:
                 build_unit(unit, input_shape)
         unit = self.loop_unit() if self.rolled else self.units[0]
-        # Not `compute_output_shape`, which a layer need not have.
+        # Not `compute_output_shape`, which a layer need not define.
         output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
         if tuple(output_shape) != tuple(input_shape):
             raise InputError(
@@ -152,8 +151,8 @@ class UnitStack(CompositeLayer):
 
     def _build_stacked(self, input_shape: Any) -> None:
         self._template = template = Template(partial(self._make_unit, None, self.name), input_shape)
-        # Where Keras looks for the layers inside a layer, to freeze them for example; but no attribute, or Keras would
-        # write the variables of this unit, which are never used, into files.
+        # Keras finds the unit here, for example to freeze it. As an attribute it would also be saved to files, although
+        # its variables are never used.
         direct_layers(self).append(template.unit)
         for part in layers_inside(self):
             if type(part).quantize is not keras.layers.Layer.quantize:
@@ -163,25 +162,24 @@ class UnitStack(CompositeLayer):
             if missing := [name for name in places[argument] if name not in template.names]:
                 raise InputError(
                     f"with {argument}={template.unit.get_config()[argument]!r} the unit has no variable {missing[0]} "
-                    f"to vary; give the unit a {argument} above 0, or take rolled=False"
+                    f"to vary; set the unit's {argument} above 0, or use rolled=False"
                 )
         varied = {name: values for argument, values in self.vary.items() for name in places[argument]}
         self.stacked: list[keras.Variable] = []
-        for number, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
-            initializer = template.initializers[number]
+        for index, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
             if name in varied:
-                initializer = partial(_given, varied[name])
+                initializer: Callable[..., Any] = partial(_constant, varied[name])
             else:
                 is_seed = variable.name == "seed_generator_state"
-                initializer = _stacked_initializer(initializer, self.repeats, is_seed)
+                initializer = _stacked_initializer(template.initializers[index], self.repeats, is_seed)
             self.stacked.append(
                 self.add_weight(
                     shape=(self.repeats, *variable.shape),
                     initializer=initializer,
                     dtype=variable.dtype,
-                    trainable=number not in template.state,
+                    trainable=index not in template.state,
                     aggregation=variable.aggregation,
-                    autocast=False,  # the template's variables cast, as they would in a unit on its own
+                    autocast=False,  # `call` casts, as the template would
                     regularizer=variable.regularizer,
                     constraint=_PerUnit(variable.constraint) if variable.constraint else None,
                     name=name.replace("/", "_"),
@@ -197,21 +195,21 @@ class UnitStack(CompositeLayer):
         if not (self.rolled and self.built):
             return super().weights
         for stacked, variable in zip(self.stacked, self._template.variables, strict=True):
-            stacked.trainable = variable.trainable  # as the layer in the loop is frozen, or is not
+            stacked.trainable = variable.trainable  # `False` if its layer in the loop is frozen
         return list(self.stacked)
 
     def _refuse_to_quantize(self, *args: Any, **kwargs: Any) -> None:
-        # Keras goes through the layers of a network in turn, and those before this one are quantized already.
+        # Keras quantizes layer by layer, so the layers before this one are already quantized.
         raise InputError(
             f"{self.name} runs one unit in a loop, which Keras cannot quantize; build or load the network again, and "
-            "unroll it first"
+            "unroll it before you quantize it"
         )
 
     def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
-        """Return where unit k's variables are, by name: a variable, and the place in it where it is a stacked one.
+        """Return unit k's variables by name, each with the unit's index if it is a stacked variable, else `None`.
 
         Raises:
-            InputError: there is no unit k, or the stack is not built yet.
+            InputError: there is no unit k, or the stack is not built.
         """
         k = self._check_index(k)
         if self.rolled:
@@ -222,34 +220,34 @@ class UnitStack(CompositeLayer):
         """Return the values of unit k's variables, k from 0, by name: `{"conv1/kernel": tensor, …}`.
 
         Raises:
-            InputError: there is no unit k, or the stack is not built yet.
+            InputError: there is no unit k, or the stack is not built.
         """
-        places = self.unit_variables(k).items()
-        return {name: ops.copy(variable) if place is None else variable[place] for name, (variable, place) in places}
+        variables = self.unit_variables(k).items()
+        return {name: ops.copy(variable) if i is None else variable[i] for name, (variable, i) in variables}
 
     def set_unit_weights(self, k: int, weights: Mapping[str, Any]) -> None:
-        """Set variables of unit k, by the names that `unit_weights` gives; others stay as they are.
+        """Set variables of unit k, by their names in `unit_weights`; the others do not change.
 
         Raises:
-            InputError: there is no unit k, no such variable, or a value of another shape.
+            InputError: there is no unit k, an unknown variable, or a value of another shape.
         """
         variables = self.unit_variables(k)
         for name, value in weights.items():
-            variable, place = variables[check_choice("variable", name, variables)]
-            shape = tuple(variable.shape)[place is not None :]
+            variable, index = variables[check_choice("variable", name, variables)]
+            shape = tuple(variable.shape)[index is not None :]
             if tuple(np.shape(value)) != shape:
-                raise InputError(f"{name} of a unit has shape {shape}, not {tuple(np.shape(value))}; give that shape")
-            if place is not None:
-                everything = np.array(ops.convert_to_numpy(variable))
-                everything[place] = ops.convert_to_numpy(value)
-                value = everything
+                raise InputError(f"the value of {name} has shape {tuple(np.shape(value))}; use shape {shape}")
+            if index is not None:
+                stacked = np.array(ops.convert_to_numpy(variable))
+                stacked[index] = ops.convert_to_numpy(value)
+                value = stacked
             variable.assign(value)
 
     def unit(self, k: int, name: str | None = None) -> keras.layers.Layer:
-        """Return a layer on its own that equals unit k, k from 0, with a copy of its weights; frozen if that unit is.
+        """Return a copy of unit k, k from 0, as a separate layer with the same weights and frozen layers.
 
         Raises:
-            InputError: there is no unit k, or the stack is not built yet.
+            InputError: there is no unit k, or the stack is not built.
         """
         k = self._check_index(k)
         unit = self._make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
@@ -257,35 +255,36 @@ class UnitStack(CompositeLayer):
         weights = self.unit_weights(k)
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
-        freeze_alike(unit, self.loop_unit() if self.rolled else self.units[k])
+        copy_frozen(self.loop_unit() if self.rolled else self.units[k], unit)
         return unit
 
     @classmethod
     def from_units(cls, units: Sequence[keras.layers.Layer], **options: Any) -> UnitStack:
-        """Return a stack of the given units in this order, with a copy of their weights; frozen where they are.
+        """Return a stack of these units, in this order, with copies of their weights and the same frozen layers.
 
         Args:
-            units: built layers, equal in all but their weights, their names, and what a unit keeps in variables.
-            **options: of the stack, without `unit`, `repeats` and `vary`.
+            units: built layers, equal apart from their weights, names and `variable_arguments`.
+            **options: of the stack, except `unit`, `repeats` and `vary`.
 
         Raises:
             InputError: there is no unit, one is not built, or they differ.
         """
         if not units:
-            raise InputError("there are no units to stack; give at least one")
+            raise InputError("there are no units to stack; pass at least one")
         if unbuilt := [unit.name for unit in units if not unit.built]:
             raise InputError(f"{unbuilt[0]} has no weights yet; call or build it first")
         first = units[0]
         for unit in units[1:]:
             if not same_but_for_weights(first, unit):
-                raise InputError(f"{first.name} and {unit.name} are not equal units; a stack takes equal ones")
+                raise InputError(f"{first.name} and {unit.name} are not equal units; stack only equal ones")
         configs = [unit.get_config() for unit in units]
         varying = {name: [config[name] for config in configs] for name in variable_arguments(first)}
         vary = {name: values for name, values in varying.items() if any(value != values[0] for value in values)}
         stack = cls(first, len(units), vary=vary, **options)
-        stack.build(first.get_build_config()["input_shape"] or first.input_shape)  # a functional model's is its graph's
+        # A functional model stores no build shape.
+        stack.build(first.get_build_config()["input_shape"] or first.input_shape)
         for unit in [stack.loop_unit()] if stack.rolled else stack.units:
-            freeze_alike(unit, first)
+            copy_frozen(first, unit)
         columns = [named_variables(unit) for unit in units]
         if not stack.rolled:
             for k, column in enumerate(columns):
@@ -302,15 +301,15 @@ class UnitStack(CompositeLayer):
             raise InputError(f"there is no unit {k}: the stack's units are 0 to {self.repeats - 1}")
         return k % self.repeats
 
-    # ---- the units, one after the other -----------------------------------------------------------------------
+    # ---- calls ------------------------------------------------------------------------------------------------
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         if not self.rolled:
-            return self._call_written_out(x, training, mask)
+            return self._call_unrolled(x, training, mask)
         template = self._template
         state = template.state if training else []
         step = PureUnits([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
-        # All units' weights in one cast, rather than a cast in each unit.
+        # One cast of all units' weights instead of one in each unit.
         values = [
             ops.cast(variable, self.compute_dtype) if autocast else variable.value
             for variable, autocast in zip(self.stacked, template.autocast, strict=True)
@@ -324,18 +323,18 @@ class UnitStack(CompositeLayer):
         return x
 
     def loop_unit(self) -> keras.layers.Layer:
-        """Return the one unit that a built, rolled stack runs in its loop, for all units.
+        """Return the one unit that a built, rolled stack runs in its loop.
 
-        A layer in it that is frozen is frozen in all units. The values of its own variables are never used.
+        Freezing a layer in it freezes that layer in all units. The values of its own variables are never used.
         """
         return self._template.unit
 
     def _run(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         if self.remat == "segment":
-            return in_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
+            return loop_over_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
         return loop(rematerialized(step) if self.remat == "unit" else step, x, values, self.repeats, specs)
 
-    def _call_written_out(self, x: Any, training: bool | None, mask: Any) -> Any:
+    def _call_unrolled(self, x: Any, training: bool | None, mask: Any) -> Any:
         length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
         if not (length and training):
             for unit in self.units:
@@ -361,29 +360,29 @@ class UnitStack(CompositeLayer):
     def activations(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         """Return x_0 = x, x_1, …, x_n, the input and the output of every unit, stacked: (n + 1, batch, …).
 
-        With `training=True` batch statistics normalize, as in training, unless the stack is frozen; no state changes.
+        With `training=True`, batch norms use batch statistics unless they are frozen. No state changes.
         """
         x = ops.cast(ops.convert_to_tensor(x), self.compute_dtype)
         if not self.built:
             self.build(x.shape)
         outputs = [x]
-        for unit in self.units if not self.rolled else map(self.unit, range(self.repeats)):
+        for unit in map(self.unit, range(self.repeats)) if self.rolled else self.units:
             with keras.StatelessScope():
                 outputs.append(call_unit(unit, outputs[-1], training, mask))
         return ops.stack(outputs)
 
-    # ---- facts ------------------------------------------------------------------------------------------------
+    # ---- shapes, configuration --------------------------------------------------------------------------------
 
     def multiply_adds(self, input_shape: Any) -> int:
-        """Return the multiply-adds of all units on one image of `input_shape`; 0 for layers that do not say theirs."""
+        """Return the multiply-adds of all units on one image or sequence; see `layer_multiply_adds`."""
         unit = self.loop_unit() if self.rolled else self.units[0]
-        return self.repeats * layer_products(unit, input_shape)
+        return self.repeats * layer_multiply_adds(unit, input_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
     def compute_output_spec(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
-        # Keras would trace the whole loop to learn what is known.
+        # Without this, Keras would trace the whole loop.
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:
@@ -400,37 +399,38 @@ class UnitStack(CompositeLayer):
 def default_rolled(repeats: int) -> bool:
     """Return whether a stack of `repeats` units is rolled by default.
 
-    On TensorFlow from 12 units on: a loop starts several times sooner and steps about as fast. Elsewhere from 500 on,
-    where a graph of units takes minutes to build and reaches Python's recursion limit. Below that a loop would start
-    sooner on JAX, too, but on processors XLA runs the convolutions of a loop on one thread.
+    On TensorFlow, stacks of 12 units or more are: training starts several times sooner, and a step takes about as long.
+    On other backends, stacks of 500 units or more are, because their unrolled graph takes minutes to build and reaches
+    Python's recursion limit. Smaller loops would start sooner on JAX too, but on CPUs XLA runs the convolutions of a
+    loop on one thread.
     """
     return repeats >= (12 if keras.backend.backend() == "tensorflow" else 500)
 
 
 def _stacked_initializer(initializer: Any, n: int, is_seed: bool) -> Callable[..., Any]:
-    """Return an initializer of n values stacked, from the one that a single unit has."""
+    """Return an initializer of n stacked values, from that of a single unit."""
 
     def draw(shape: Sequence[int], dtype: Any = None) -> Any:
         if isinstance(initializer, _SAME_EACH_TIME):
-            # Not broadcast: each unit's part of a variable of PyTorch must have its own memory.
+            # Stacked, not broadcast: on PyTorch, the units' slices must not share memory.
             return ops.stack([initializer(tuple(shape[1:]), dtype=dtype)] * n)
         values = []
         for _ in range(n):
-            # A Keras initializer repeats its values; a clone draws others, unless it was given a seed.
+            # A Keras initializer repeats its values; a clone draws new ones, unless it has an explicit seed.
             fresh = initializer.clone() if hasattr(initializer, "clone") else initializer
             values.append(fresh(tuple(shape[1:]), dtype=dtype))
         return ops.stack(values)
 
     def different_seeds(shape: Sequence[int], dtype: Any = None) -> Any:
         first = ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype))
-        # The first unit's seed is the given one; the others' follow from it, and are as good as independent.
+        # The first unit has the unit's seed; the other seeds derive from it and are practically independent.
         seeds = [np.random.SeedSequence([int(first[0]), k]).generate_state(1)[0] % 10**9 for k in range(1, n)]
         return ops.convert_to_tensor(np.array([first, *([seed, 0] for seed in seeds)]), dtype=dtype)
 
     return different_seeds if is_seed else draw
 
 
-def _given(values: Any, shape: Sequence[int], dtype: Any = None) -> Any:
+def _constant(values: Any, shape: Sequence[int], dtype: Any = None) -> Any:
     return ops.convert_to_tensor(np.asarray(values), dtype=dtype)
 
 
@@ -438,7 +438,7 @@ _SAME_EACH_TIME = (keras.initializers.Zeros, keras.initializers.Ones, keras.init
 
 
 class _PerUnit(keras.constraints.Constraint):
-    """A constraint applied to each unit's part of a stacked variable."""
+    """A constraint that applies to each unit's slice of a stacked variable."""
 
     def __init__(self, constraint: Any) -> None:
         self.constraint = constraint
@@ -448,7 +448,7 @@ class _PerUnit(keras.constraints.Constraint):
 
 
 def units_in(layer: keras.layers.Layer) -> int:
-    """Return how many residual units, or blocks of them, a layer is: 1, those of a stack, or 0 for other layers."""
+    """Return the number of residual units, or blocks of them, in a layer: n for a stack, 1 for a unit, else 0."""
     if isinstance(layer, UnitStack):
         return layer.repeats if hasattr(layer.unit_type, "residual_layers") else 0
     return int(hasattr(layer, "residual_layers"))

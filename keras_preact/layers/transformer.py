@@ -1,36 +1,34 @@
-"""The residual units of a Transformer: the same h, F and f, with attention and a feed-forward network for F.
+"""The residual units of a Transformer: the same h, F and f, where F is attention or a feed-forward network.
 
-An encoder block is two residual units in a row (Vaswani et al. 2017). In the original order, post-norm, the
-normalization stands after the addition, where the original ResNet has its ReLU: x' = LN(x + F(x)). In the pre-norm
-order it stands at the beginning of F, where the proposed ResNet has it: x' = x + F(LN(x)), and the shortcut is free.
+An encoder block is two residual units in a row (Vaswani et al. 2017). The original order, post-norm, normalizes after
+the addition, where the original ResNet has its ReLU: x' = LN(x + F(x)). The pre-norm order normalizes at the start of
+F, like the proposed ResNet: x' = x + F(LN(x)). Its shortcut path is the identity.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from functools import partial
 from typing import Any, ClassVar
 
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.attention import SelfAttention, xavier
-from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.composite import CompositeLayer, in_order
 from keras_preact.layers.dropout import DropPath, seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
 from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.projection import ConvShortcut, HighwayGating
-from keras_preact.layers.registry import get_shortcut
-from keras_preact.layers.residual import ResidualLayer, in_order
+from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.shortcuts import ExclusiveGating, Shortcut, ShortcutOnlyGating
 
 SEQUENCE_NORMALIZATIONS = ("layer", "rms", "none")
 IMAGE_SHORTCUTS = (ConvShortcut, ExclusiveGating, HighwayGating, ShortcutOnlyGating)
-"""They are made of convolutions of images."""
+"""Shortcuts made of 2D convolutions, which cannot run on sequences."""
 
 
 def sequence_normalization(kind: str, epsilon: float = 1e-5, name: str = "norm", dtype: Any = None) -> list[Any]:
-    """Return the layers that normalize each step of a sequence by itself: one, or none.
+    """Return the layers that normalize each step of a sequence separately: one, or none.
 
     Args:
         kind: `"layer"` (LayerNorm, Ba et al. 2016), `"rms"` (RMSNorm, Zhang and Sennrich 2019) or `"none"`.
@@ -51,40 +49,28 @@ def sequence_normalization(kind: str, epsilon: float = 1e-5, name: str = "norm",
     return [] if kind == "none" else [layers[kind](epsilon=epsilon, name=name, dtype=dtype)]
 
 
-def _of_norms(placement: Placement) -> Placement:
-    """Return a placement that puts nothing but normalization around F: what stands inside F, F decides itself."""
-    if RELU in (*placement.first, *placement.last, *placement.after_addition):
-        raise InputError(
-            f"the placement {placement.name} has ReLU around F, where a Transformer's has normalization alone; give "
-            f"one of {', '.join(NORM_PLACEMENTS)}, or your own without"
-        )
-    return placement
-
-
 class Sublayer(ResidualLayer):
     """A residual unit of a Transformer: y = h(x) + F(x), x' = f(y), on sequences.
 
     Args:
-        placement: where the normalization stands: a name of `NORM_PLACEMENTS`, or a `Placement`. Default
-            `"pre_norm"`.
+        placement: where the normalization comes: a name of `NORM_PLACEMENTS`, or a `Placement` without ReLU around F.
+            Default `"pre_norm"`.
         shortcut: h: `"identity"` (default), `"constant_scaling(…)"`, `"scaled_residual(…)"`, `"dropout(…)"`,
-            or a `Shortcut` of your own.
+            or a custom `Shortcut`.
         normalization: `"layer"` (default), `"rms"` or `"none"`.
         epsilon: of the normalization. Default 1e-5.
-        dropout: of F's output, in training. Default 0.
-        drop_path: probability, in training, of leaving out F for a sequence. Default 0.
-        use_bias: whether F's products have biases. Default `True`.
+        dropout: rate of dropout on F's output, in training. Default 0.
+        drop_path: probability of dropping F for a sequence, in training. Default 0.
+        use_bias: whether F's dense layers have biases. Default `True`.
         gain: factor on the initial kernels of F (β of DeepNorm). Default 1.
         **kwargs: as in `keras.layers.Layer`.
 
     Input: (batch, steps, width), float; `mask`: bool (batch, steps). Output: the same shape, in the compute dtype.
 
     Raises:
-        InputError: an unknown name, a number out of its range, a placement with ReLU around F, or a shortcut of
+        InputError: an unknown name, a number out of range, a placement with ReLU around F, or a shortcut with
             convolutions.
     """
-
-    variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"drop_path": ("drop_path/rate",)}
 
     def __init__(
         self,
@@ -100,12 +86,14 @@ class Sublayer(ResidualLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.placement = _of_norms(get_placement(placement, NORM_PLACEMENTS))
-        made = get_shortcut(shortcut, name="shortcut")
-        # Not the layer itself, which Keras would count among the layers inside the unit.
-        self._new_shortcut = partial(get_shortcut, shortcut if isinstance(shortcut, str) else made)
-        if isinstance(made, IMAGE_SHORTCUTS):
-            raise InputError(f"the shortcut {shortcut!r} is made of convolutions of images; choose another one")
+        self.placement = get_placement(placement, NORM_PLACEMENTS)
+        if RELU in (*self.placement.first, *self.placement.last, *self.placement.after_addition):
+            raise InputError(
+                f"the placement {self.placement.name} has ReLU around F, but a Transformer only normalizes there; use "
+                f"one of {', '.join(NORM_PLACEMENTS)}, or a custom placement without ReLU"
+            )
+        if isinstance(self._set_shortcut(shortcut), IMAGE_SHORTCUTS):
+            raise InputError(f"the shortcut {shortcut!r} is made of convolutions and needs images; use another one")
         self.normalization = check_choice("normalization", normalization, SEQUENCE_NORMALIZATIONS)
         self.epsilon = float(epsilon)
         self.dropout = check_rate("dropout", dropout)
@@ -116,22 +104,15 @@ class Sublayer(ResidualLayer):
 
     def build(self, input_shape: Any) -> None:
         policy = self.dtype_policy
-        self.first = self._norms(self.placement.first, "norm")
+        self.preact = self._norms(self.placement.first, "norm")
         self.branch = [*self._weight_layers(input_shape[-1]), *self._norms(self.placement.last, "norm_last")]
         if self.dropout:
             self.branch.append(seeded_dropout(self.dropout, 3, dtype=policy, name="dropout"))
         if self.drop_path:
             self.branch.append(DropPath(self.drop_path, dtype=policy, name="drop_path"))
         self.shortcut = self._new_shortcut(name="shortcut", dtype=policy)
-        self.reshape = []
-        self.last = self._norms(self.placement.after_addition, "norm_after_addition")
-        shape = input_shape
-        for layer in (*self.first, *self.branch):
-            layer.build(shape)
-            shape = layer.compute_output_shape(shape)
-        self.shortcut.build(input_shape, input_shape)
-        for layer in self.last:
-            layer.build(input_shape)
+        self.projection = []
+        self.postact = self._norms(self.placement.after_addition, "norm_after_addition")
         super().build(input_shape)
 
     def _norms(self, steps: tuple[str, ...], name: str) -> list[keras.layers.Layer]:
@@ -154,11 +135,9 @@ class Sublayer(ResidualLayer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        (shortcut,) = self._new_shortcut.args
         return {
             **super().get_config(),
             "placement": placement_config(self.placement, NORM_PLACEMENTS),
-            "shortcut": keras.saving.serialize_keras_object(shortcut) if isinstance(shortcut, Shortcut) else shortcut,
             "normalization": self.normalization,
             "epsilon": self.epsilon,
             "dropout": self.dropout,
@@ -170,12 +149,12 @@ class Sublayer(ResidualLayer):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class AttentionUnit(Sublayer):
-    """A residual unit whose F is self-attention.
+    """A residual unit with self-attention as F.
 
     Args:
-        heads: number of heads; divides the width.
-        causal: whether a step attends to itself and the steps before it only. Default `False`.
-        **kwargs: as in `Sublayer`; `dropout` drops attention weights too.
+        heads: number of heads; must divide the width.
+        causal: whether a step attends only to itself and earlier steps. Default `False`.
+        **kwargs: as in `Sublayer`; `dropout` also drops attention weights.
 
     Input and output: (batch, steps, width).
 
@@ -193,16 +172,8 @@ class AttentionUnit(Sublayer):
         self.causal = bool(causal)
 
     def _weight_layers(self, width: int) -> list[keras.layers.Layer]:
-        attention = SelfAttention(
-            self.heads,
-            self.causal,
-            self.dropout,
-            self.use_bias,
-            self.gain,
-            dtype=self.dtype_policy,
-            name="attention",
-        )
-        return [attention]
+        options = {"dtype": self.dtype_policy, "name": "attention"}
+        return [SelfAttention(self.heads, self.causal, self.dropout, self.use_bias, self.gain, **options)]
 
     def residual(self, activated: Any, mask: Any = None) -> Any:
         attention, *rest = self.branch
@@ -214,12 +185,12 @@ class AttentionUnit(Sublayer):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class FeedForwardUnit(Sublayer):
-    """A residual unit whose F is the feed-forward network of each step: Dense, activation, Dense.
+    """A residual unit with a feed-forward network, the same at each step, as F: Dense, activation, Dense.
 
     Args:
         feed_forward_dim: width of the hidden layer. Default `None`: 4 × the input's.
-        activation: of the hidden layer: the name of a Keras activation. Default `"gelu"`.
-        **kwargs: as in `Sublayer`; `dropout` drops values of the hidden layer too.
+        activation: of the hidden layer: any Keras activation, for example `"relu"`. Default `"gelu"`.
+        **kwargs: as in `Sublayer`; `dropout` also drops values of the hidden layer.
 
     Input and output: (batch, steps, width).
 
@@ -261,20 +232,20 @@ class EncoderBlock(CompositeLayer):
     """An encoder block of a Transformer: an `AttentionUnit`, then a `FeedForwardUnit`.
 
     Args:
-        heads: number of heads; divides the width.
+        heads: number of heads; must divide the width.
         feed_forward_dim: width of the hidden layer. Default `None`: 4 × the input's.
-        placement: where the normalization stands: `"pre_norm"` (default), `"post_norm"`, `"sandwich"` (before F and
-            after it), `"no_norm"`, or a `Placement`.
+        placement: where the normalization comes: `"pre_norm"` (default), `"post_norm"`, `"sandwich"` (before and
+            after F), `"no_norm"`, or a `Placement`.
         shortcut: h of both units. Default `"identity"`. `"scaled_residual"` with `"no_norm"` is ReZero (and, in
-            a Transformer, SkipInit), `"scaled_residual(initial=0.1, per_channel=True)"` with `"pre_norm"` LayerScale;
-            `deepnorm` gives the settings of DeepNorm.
-        causal: whether a step attends to itself and the steps before it only. Default `False`.
+            a Transformer, SkipInit); `"scaled_residual(initial=0.1, per_channel=True)"` with `"pre_norm"` is
+            LayerScale; `deepnorm` returns the settings of DeepNorm.
+        causal: whether a step attends only to itself and earlier steps. Default `False`.
         activation: of the hidden layer. Default `"gelu"`.
         normalization: `"layer"` (default), `"rms"` or `"none"`.
         epsilon: of the normalization. Default 1e-5.
-        dropout: of attention weights, of the hidden layer and of each F, in training. Default 0.
-        drop_path: probability, in training, of leaving out an F for a sequence. Default 0.
-        use_bias: whether the products have biases. Default `True`.
+        dropout: rate of dropout on attention weights, on the hidden layer and on each F, in training. Default 0.
+        drop_path: probability of dropping an F for a sequence, in training. Default 0.
+        use_bias: whether the dense layers have biases. Default `True`.
         gain: factor on the initial kernels of V, of the attention's output and of the feed-forward network (β of
             DeepNorm). Default 1.
         **kwargs: as in `keras.layers.Layer`.
@@ -340,7 +311,7 @@ class EncoderBlock(CompositeLayer):
         return self.feed_forward(self.attention(x, training=training, mask=mask), training=training)
 
     def residual_layers(self) -> dict[str, ResidualLayer]:
-        """Return the two residual units that the block is made of, by a suffix for their names."""
+        """Return the block's two residual units, each by the suffix for its name."""
         return {"_attention": self.attention, "_feed_forward": self.feed_forward}
 
     @property
@@ -357,7 +328,7 @@ class EncoderBlock(CompositeLayer):
 
     def get_config(self) -> dict[str, Any]:
         units = {**self.attention.get_config(), **self.feed_forward.get_config()}
-        units.pop("frozen", None)  # numbers of layers in the unit, not in the block
+        units.pop("frozen", None)  # indices of layers in a unit, not in the block
         return {**units, **super().get_config()}
 
 
@@ -404,7 +375,7 @@ class PostNormEncoderBlock(_NamedBlock):
 
 
 def deepnorm(depth: int) -> dict[str, Any]:
-    """Return the arguments that make an `EncoderBlock` one of DeepNorm's: LN(αx + F(x)), F's kernels begun at β.
+    """Return the arguments of an `EncoderBlock` with DeepNorm: LN(αx + F(x)), with β as the gain of F's kernels.
 
     Args:
         depth: N, the number of blocks of the encoder: α = (2N)^¼, β = (8N)^−¼ (Wang et al. 2022).

@@ -1,4 +1,4 @@
-"""What a saved model may name: classes by position, sizes, and the limits of an untrusted file."""
+"""Allowlists and size limits for the configuration of an untrusted `.keras` file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SeparableConv2D SimpleRNN SimpleRNNCell Softmax Solarization SpatialDropout1D Sp
 SpectralNormalization StackedRNNCells StringLookup Subtract TextVectorization TimeDistributed UnitNormalization
 UpSampling1D UpSampling2D UpSampling3D ZeroPadding1D ZeroPadding2D ZeroPadding3D
 """
-"""Keras's layers without those that contain code or a path to some: Lambda, TFSMLayer, JaxLayer, …"""
+"""Keras's layers, except those that contain code or a path to code: Lambda, TFSMLayer, JaxLayer, …"""
 SCHEDULES = "CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay PiecewiseConstantDecay PolynomialDecay"
 QUANTIZERS = "AbsMaxQuantizer Float8QuantizationConfig Int4QuantizationConfig Int8QuantizationConfig"
 POLICIES = "DTypePolicy DTypePolicyMap FloatDTypePolicy QuantizedDTypePolicy QuantizedFloat8DTypePolicy"
@@ -58,16 +58,16 @@ Softplus Softsign SpaceToDepth SparsePlus SparseSigmoid Sparsemax Squareplus Tan
     "image": "CropImages ExtractPatches PadImages RGBToGrayscale RGBToHSV HSVToRGB Resize",
     "linalg": "Norm",
 }
-"""Operations on arrays, by their module in `keras.src.ops`: a graph of `keras.ops` consists of them."""
+"""Operations of `keras.ops`, by their module in `keras.src.ops`."""
 APPLICATIONS = {"convnext": "LayerScale StochasticDepth", "inception_resnet_v2": "CustomScaleLayer"}
-"""Layers of `keras.applications`, by their module there."""
+"""Layers of `keras.applications`, by module."""
 BY_NAME = {
     **{kind: f"{kind}s" for kind in ("activation", "initializer", "regularizer", "constraint")},
     "loss": "losses",
     "metric": "metrics",
     "optimizer": "optimizers",
 }
-"""Kinds that Keras also finds by a name alone, and its module of each."""
+"""Kinds that a configuration may also give as a plain name, for example `"relu"`, and their modules in `keras`."""
 POSITIONS = {
     **dict.fromkeys(("cell", "cells", "layer", "forward_layer", "backward_layer", "unit", "shortcut"), (LAYER, MODEL)),
     "layers": (LAYER, MODEL, OPERATION),
@@ -81,49 +81,45 @@ POSITIONS = {
     "seed": ("seed generator",),
     **dict.fromkeys(("value", "scale", "offset", "mask_value"), ("array",)),
 }
-"""The kinds of objects that an argument may be given as, by its name; other arguments are numbers, words and lists."""
+"""The kinds of objects that an argument accepts, by its name. All others are numbers, strings and lists."""
 SUFFIXES = {
     "activation": ("activation", LAYER),
     **{kind: (kind,) for kind in ("initializer", "regularizer", "constraint")},
 }
-"""The same for arguments with several names, for example `kernel_initializer`."""
+"""The same by the last word of an argument's name, for example of `kernel_initializer`."""
 INHERITED = {"loss", "metrics", "weighted_metrics", "policy_map"}
-"""Arguments that may be a dictionary: the names in it are those of outputs or layers."""
-OBJECT = {"module", "class_name", "config", "registered_name", "build_config", "compile_config", "shared_object_id"}
-IN_A_GRAPH = {"name", "inbound_nodes"}
-COMPILE = {"optimizer", "loss", "loss_weights", "metrics", "weighted_metrics"}
-COMPILE |= {"run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss"}
+"""Arguments that may be dictionaries whose keys are the names of outputs or layers, not of arguments."""
+OBJECT_KEYS = {"module", "class_name", "config", "registered_name"}
+OBJECT_KEYS |= {"build_config", "compile_config", "shared_object_id"}
+GRAPH_KEYS = {"name", "inbound_nodes"}
+COMPILE_KEYS = {"optimizer", "loss", "loss_weights", "metrics", "weighted_metrics"}
+COMPILE_KEYS |= {"run_eagerly", "steps_per_execution", "jit_compile", "auto_scale_loss"}
 METRIC_NAMES = {"accuracy", "acc", "crossentropy", "ce"}
-"""Names of metrics that Keras chooses by the loss."""
+"""Metric names that Keras resolves by the loss."""
 ARRAY_DTYPES = {f"{kind}{bits}" for kind in ("float", "int", "uint") for bits in (8, 16, 32, 64)} | {"bool", "bfloat16"}
-DEEPEST = 100
-MOST = 1 << 20
-"""The largest integer of a small file: a size that no weights stand for, as the length of a vocabulary."""
-SMALL = {"num_oov_indices": 10_000, "num": 1000, "indices_or_sections": 1000}
-"""The largest of arguments that tables, or outputs of a layer, are made by."""
-PATTERN = re.compile(r"[^*+?{|]*(\.\*)?")
-"""Regular expressions that layers' paths are compared with in one pass: no choices, except where one ends in `.*`."""
-UNBOUNDED = {
-    "seed",
-    "salt",
-    "decay_steps",
-    "first_decay_steps",
-    "warmup_steps",
-    "boundaries",
-    "ema_overwrite_frequency",
-}
-"""Arguments that nothing is made of."""
-PYTORCHS_OPTIMIZERS = re.compile(r"keras\.src\.backend\.torch\.optimizers\.torch_[a-z]+")
-LONGEST = 100
-"""The most layers of a Sequential model: Keras builds it again after each."""
-CALLS = 300
-"""The most objects that a small file may be built of, where it repeats some."""
+MAX_DEPTH = 100
+"""The deepest nesting of a configuration."""
+SIZE_LIMIT = 1 << 20
+"""The largest integer in a file of up to 1 MB, such as the length of a vocabulary; in a larger file, its size."""
+ARGUMENT_LIMITS = {"num_oov_indices": 10_000, "num": 1000, "indices_or_sections": 1000}
+"""Smaller limits for arguments that set the size of a table or the number of outputs."""
+SAFE_PATTERN = re.compile(r"[^*+?{|]*(\.\*)?")
+"""Regular expressions without backtracking: no alternatives or repetitions, except a final `.*`."""
+UNBOUNDED = {"seed", "salt", "boundaries", "ema_overwrite_frequency"}
+UNBOUNDED |= {"decay_steps", "first_decay_steps", "warmup_steps"}
+"""Integer arguments that allocate nothing."""
+TORCH_OPTIMIZERS = re.compile(r"keras\.src\.backend\.torch\.optimizers\.torch_[a-z]+")
+MAX_SEQUENTIAL_LAYERS = 100
+"""The most layers of a Sequential model. Keras rebuilds the model after each layer, so the cost is quadratic."""
+MAX_CALLS = 300
+"""The most objects that a small file may create, counting repeated ones."""
 LOOKUPS = {"StringLookup", "IntegerLookup", "TextVectorization"}
+"""Layers that may read a vocabulary from a file."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """An object that a configuration may ask for, and its kind."""
+    """An object that a configuration may name, and its kind."""
 
     found: Any
     kind: str
@@ -131,14 +127,14 @@ class Known:
 
 @functools.cache
 def known() -> dict[tuple[str, str], Known]:
-    """Return what of Keras a configuration may ask for, by module and name as they are written in files."""
+    """Return Keras's allowed classes and operations, by module and name as Keras writes them to files."""
     table: dict[tuple[str, str], Known] = {}
 
     def add(kind: str, names: str, *modules: str) -> None:
         for module in modules:
             for name in names.split():
                 found = public_symbol(f"{module}.{name}")
-                if found is not None:  # a release of Keras without it
+                if found is not None:  # absent in some releases of Keras
                     table[module, name] = Known(found, kind)
 
     add(LAYER, LAYERS, "keras.layers")
@@ -151,7 +147,7 @@ def known() -> dict[tuple[str, str], Known]:
         for found in set(named(kind).values()):
             add(kind, found.__name__, f"keras.{part}")
     add("optimizer", "LossScaleOptimizer", "keras.optimizers")
-    # What has no public name is written with the module that defines it.
+    # Keras writes objects without a public name with the module that defines them.
     private = [
         ("models.functional", MODEL, "Functional"),
         *(("applications." + part, LAYER, names) for part, names in APPLICATIONS.items()),
@@ -167,9 +163,9 @@ def known() -> dict[tuple[str, str], Known]:
 
 @functools.cache
 def named(kind: str) -> dict[str, Any]:
-    """Return the objects of a kind by the names that Keras finds them by; none of kinds that have no such names."""
+    """Return the objects of a kind by the names under which Keras finds them; empty for kinds outside `BY_NAME`."""
     if kind not in BY_NAME:
         return {}
     listed = objects_by_name(BY_NAME[kind])
-    base = getattr(getattr(keras, BY_NAME[kind]), kind.capitalize(), ())  # activations are functions only
+    base = getattr(getattr(keras, BY_NAME[kind]), kind.capitalize(), ())  # activations have no base class
     return {name: found for name, found in listed.items() if isfunction(found) or issubclass(found, base)}

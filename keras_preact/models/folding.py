@@ -1,4 +1,4 @@
-"""Networks for inference: each batch norm that follows a convolution folded into the convolution's weights."""
+"""Folding batch norms into the preceding convolutions, for inference."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import keras
 import numpy as np
 from keras import layers, ops
 
+from keras_preact.layers.composite import in_order
 from keras_preact.layers.convolutions import Conv2D
-from keras_preact.layers.copies import again
+from keras_preact.layers.copies import clone
 from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.preactivation import BatchNorm, PreActivation
 from keras_preact.layers.projection import ConvShortcut, Projection
-from keras_preact.layers.residual import in_order
 from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.rolling import (
     asks_for_training,
     check_functional,
-    first_argument,
     free_name,
-    in_row,
+    in_sequence,
     links,
-    names_beside,
     names_by_graph,
+    passthrough,
     rewired,
+    taken_names,
     units_of_stacks,
 )
 
@@ -36,31 +36,31 @@ _OUTPUTS_LAST = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Den
 _OUTPUTS_BEFORE_INPUTS = (layers.Conv1DTranspose, layers.Conv2DTranspose, layers.Conv3DTranspose)
 _OUTPUTS_IN_TWO_AXES = (layers.DepthwiseConv1D, layers.DepthwiseConv2D)
 _CONVOLUTIONS = (*_OUTPUTS_LAST, *_OUTPUTS_BEFORE_INPUTS, *_OUTPUTS_IN_TWO_AXES)
-"""By where a kernel has its outputs. Subclasses may use their kernels in other ways, and are left alone."""
+"""Grouped by the kernel's output axis. Subclasses are not folded, because they may use their kernels differently."""
 
 
 def fold(model: keras.Model) -> keras.Model:
-    """Return the network for inference, with the batch norms after convolutions folded into the convolutions.
+    """Return a copy of the network for inference, with batch norms folded into the preceding convolutions.
 
-    In inference a batch norm is a scale and an offset by channel. After a convolution or a dense layer both go into
-    its kernel and its bias. In pre-activation units that is every batch norm but the first, which normalizes the sum;
-    in original units every batch norm.
+    In inference, a batch norm is a scale and an offset per channel, which the kernel and the bias of a preceding
+    convolution or dense layer can absorb. In pre-activation units, every batch norm but the first is folded; the first
+    normalizes the sum. In original units, all are folded.
 
-    A batch norm is folded only if the result is the same: both layers are used once and compute in the same dtype,
-    the batch norm normalizes the convolution's channels, and nothing else uses the convolution's output. Everything
-    else stays as it is, and so does a model in which some call has `training=True`. Models inside the model are folded
-    too, unless they are subclassed or inside a wrapper such as `TimeDistributed`.
+    A batch norm is folded only if the result is the same: both layers are called once and compute in the same dtype,
+    the batch norm normalizes the convolution's channels, and nothing else uses the convolution's output. Other layers
+    are copied unchanged. If a call in the model has `training=True`, nothing is folded. Nested models are folded too,
+    unless they are subclassed or in a wrapper such as `TimeDistributed`.
 
     Args:
-        model: a functional Keras model, of this package's layers or others; it is not changed. Stacks are unrolled.
+        model: a functional Keras model, with or without layers of this package; it is not changed. Stacks are unrolled.
 
     Returns:
-        A new model with the same inputs and, to about 1e-5 in float32, the same outputs as `model` in inference. Its
-        units are rows of layers, named for them (`stage2_unit07_conv1`). Save or export it; do not train it: it is
-        not compiled, and the dropout and drop path of units are left out.
+        A new model with the same inputs and, to about 1e-5 in float32, the same outputs as `model` in inference. Units
+        are replaced by their layers, named after the unit (`stage2_unit07_conv1`). The model is for saving, exporting
+        and inference, not for training: it is not compiled, and the units' dropout and drop path are removed.
 
     Raises:
-        InputError: not a functional model, or one with a layer that cannot be copied.
+        InputError: the model is not functional, or has a layer that cannot be copied.
 
     Example:
 
@@ -68,7 +68,7 @@ def fold(model: keras.Model) -> keras.Model:
     >>> network = cifar_resnet(depth=20)
     >>> def count(model):
     ...     return sum(isinstance(layer, keras.layers.BatchNormalization) for layer in model.layers)
-    >>> count(fold(network))  # the first of each unit, and the head's
+    >>> count(fold(network))  # the first of each unit and the head's
     10
     """
     check_functional(model)
@@ -80,14 +80,14 @@ def fold(model: keras.Model) -> keras.Model:
         for layer in graph.layers:
             units = stacks.get(layer, [layer])
             if layer not in replacements and foldable and all(map(_is_plain, units)):
-                taken = names_beside(layer, names)
-                replacements[layer] = _one_by_one([_folded_unit(unit, taken) for unit in units])
+                taken = taken_names(layer, names)
+                replacements[layer] = _composed([_folded_unit(unit, taken) for unit in units])
             elif layer in stacks:
-                replacements.setdefault(layer, in_row(units))
+                replacements.setdefault(layer, in_sequence(units))
     for _, call, following in links(model):
         convolution, norm = call.operation, following.operation
         if _can_fold(convolution, norm):
-            replacements |= {convolution: _folded(convolution, norm), norm: first_argument}
+            replacements |= {convolution: _folded(convolution, norm), norm: passthrough}
     return rewired(model, replacements)
 
 
@@ -95,7 +95,7 @@ def fold(model: keras.Model) -> keras.Model:
 
 
 def _can_fold(convolution: keras.layers.Layer, norm: keras.layers.Layer) -> bool:
-    """Return whether two layers that follow each other are one convolution in inference."""
+    """Return whether a convolution can absorb the batch norm that follows it."""
     if type(convolution) not in _CONVOLUTIONS or type(norm) not in _NORMS:
         return False
     rank = norm.input_spec.ndim
@@ -109,7 +109,7 @@ def _can_fold(convolution: keras.layers.Layer, norm: keras.layers.Layer) -> bool
 
 
 def _folded(convolution: keras.layers.Layer, norm: keras.layers.BatchNormalization) -> keras.layers.Layer:
-    """Return a new convolution with the batch norm's scale and offset, and its activation if it has one."""
+    """Return a new convolution that absorbs the batch norm, followed by its activation if it has one."""
     mean, variance = _values(norm.moving_mean), _values(norm.moving_variance)
     scale = (_values(norm.gamma) if norm.scale else 1.0) / np.sqrt(variance + norm.epsilon)
     offset = _values(norm.beta) if norm.center else 0.0
@@ -125,15 +125,15 @@ def _folded(convolution: keras.layers.Layer, norm: keras.layers.BatchNormalizati
 
 
 def _with_bias(layer: keras.layers.Layer) -> keras.layers.Layer:
-    """Return a convolution without bias as one with a bias of 0: TensorFlow fuses only those with the addition."""
+    """Return a 2D convolution with a bias, 0 if it had none: TensorFlow fuses only biased ones with the addition."""
     if not isinstance(layer, layers.Conv2D) or layer.use_bias:
         return layer
     return _remade(layer, [*layer.get_weights(), np.zeros(layer.filters)], use_bias=True)
 
 
 def _remade(layer: keras.layers.Layer, weights: Sequence[Any], **changes: Any) -> keras.layers.Layer:
-    """Return a new, built layer of another's configuration, with some changes and with the given weights."""
-    new = again(layer, **changes)
+    """Return a built copy of a layer with the given weights and changes to its configuration."""
+    new = clone(layer, **changes)
     new.build_from_config(layer.get_build_config())
     new.set_weights(weights)
     return new
@@ -147,7 +147,7 @@ def _values(variable: Any) -> np.ndarray:
 
 
 def _is_plain(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer is a `ResidualUnit`, or of a subclass that puts its parts together in the same way."""
+    """Return whether a layer is a `ResidualUnit`, or a subclass that composes its parts in the same way."""
     methods = ("call", "terms", "preactivate", "residual", "add", "after_addition")
     return isinstance(layer, ResidualUnit) and all(
         getattr(type(layer), name) is getattr(ResidualUnit, name) for name in methods
@@ -155,7 +155,7 @@ def _is_plain(layer: keras.layers.Layer) -> bool:
 
 
 def _folded_unit(unit: ResidualUnit, taken: Sequence[set[str]]) -> Callable[[Any], Any]:
-    """Return a function that calls the unit's parts as layers: Eq. (1) and (2) in the graph of the model."""
+    """Return a function that computes Eq. (1) and (2) with the unit's parts as layers of the model's graph."""
 
     def row(parts: Sequence[keras.layers.Layer], prefix: str = "") -> list[keras.layers.Layer]:
         return _folded_row(parts, f"{unit.name}_{prefix}", taken)
@@ -163,10 +163,10 @@ def _folded_unit(unit: ResidualUnit, taken: Sequence[set[str]]) -> Callable[[Any
     def projected(projection: Projection, prefix: str) -> list[keras.layers.Layer]:
         return row([projection.conv, *projection.norm], prefix)
 
-    first, branch, last = row(unit.first), row(unit.branch), row(unit.last)
+    first, branch, last = row(unit.preact), row(unit.branch), row(unit.postact)
     branch[-1] = _with_bias(branch[-1])
     reshape: list[keras.layers.Layer] = []
-    for layer in unit.reshape:
+    for layer in unit.projection:
         reshape += projected(layer, "projection_") if isinstance(layer, Projection) else row([layer])
     if type(unit.shortcut) is ConvShortcut:
         reshape += projected(unit.shortcut.projection, "shortcut_")
@@ -188,7 +188,7 @@ def _folded_unit(unit: ResidualUnit, taken: Sequence[set[str]]) -> Callable[[Any
 def _folded_row(
     parts: Sequence[keras.layers.Layer], prefix: str, taken: Sequence[set[str]]
 ) -> list[keras.layers.Layer]:
-    """Return built layers that follow each other as new ones, batch norms folded where they can be."""
+    """Return copies of consecutive built layers, with batch norms folded where possible."""
     row: list[keras.layers.Layer] = []
     for layer in parts:
         if isinstance(layer, (DropPath, layers.Dropout)):
@@ -200,5 +200,5 @@ def _folded_row(
     return row
 
 
-def _one_by_one(functions: Sequence[Callable[[Any], Any]]) -> Callable[..., Any]:
+def _composed(functions: Sequence[Callable[[Any], Any]]) -> Callable[..., Any]:
     return lambda x, **_: functools.reduce(lambda x, function: function(x), functions, x)

@@ -1,6 +1,6 @@
-"""Reading an untrusted `.keras` file: checked as a whole first, so that nothing in it is executed.
+"""Loading an untrusted `.keras` file: the whole file is checked before Keras builds anything from it.
 
-Keras's own `safe_mode` has had holes in most of its releases of 2025, and lets a file call functions of Keras.
+Keras's own `safe_mode` had security holes in most releases of 2025, and lets a file call functions of Keras.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ import keras
 
 from keras_preact.errors import InputError, shown
 from keras_preact.keras_private import forget_uninitialized, initialize, safe_mode, shared_objects
-from keras_preact.models.allowed import MOST
+from keras_preact.models.allowed import SIZE_LIMIT
 from keras_preact.models.archive import Archive, read_archive
 from keras_preact.models.configuration import check_configuration, name_publicly, objects
-from keras_preact.models.stored import finite, load_state
-from keras_preact.models.trained import refuse_other_pixels
+from keras_preact.models.stored import cast_finite, load_state
+from keras_preact.models.trained import require_uint8
 
 
 def load_model(path: str | Path, compile: bool = True) -> keras.Model:
-    """Return the model of a `.keras` file of layers of Keras and of this package.
+    """Load an untrusted `.keras` file with layers of Keras and of this package, without executing code from it.
 
     Args:
-        path: of the file.
-        compile: whether to compile it as it was saved. Default `True`.
+        path: path of the file.
+        compile: whether to compile the model as it was saved. Default `True`.
 
     Raises:
-        InputError: no such file, one that is damaged, or one that contains more than a network needs: code, a foreign
-            class, a path out of the archive, a link to another file, sizes that it has no data for, or weights that
-            are not finite.
+        InputError: the file is missing or damaged, or contains code, a class of another package, a path outside the
+            archive, a link to another file, sizes larger than its data, or weights that are not finite.
 
     Example:
 
@@ -48,28 +47,26 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
         archive = read_archive(Path(path))
         name_publicly(archive.config)
         check_configuration(archive.name, archive.config, archive.size)
-        with _policy_of(archive):
-            model = refuse_other_pixels(_built(archive, compile))
+        with _loss_scale_policy(archive):
+            model = require_uint8(_built(archive, compile))
     except InputError:
         raise
-    except Exception as error:  # what a damaged file brings up in Keras can be anything
+    except Exception as error:  # for a damaged file, Keras may raise any exception
         reason = shown((str(error).splitlines() or [type(error).__name__])[0], 200)
         raise InputError(f"{name} cannot be loaded as a Keras model ({reason}); save it again") from None
     for variable in model.weights:
         if keras.backend.is_float_dtype(variable.dtype):
-            finite(keras.ops.convert_to_numpy(variable), variable.dtype, f"{shown(variable.path)} in {name}")
+            cast_finite(keras.ops.convert_to_numpy(variable), variable.dtype, f"{shown(variable.path)} in {name}")
     return model
 
 
 @contextlib.contextmanager
-def _policy_of(archive: Archive) -> Iterator[None]:
-    """Have Keras compile the model of a file with a loss scale, as before, where its layers compute in float16.
+def _loss_scale_policy(archive: Archive) -> Iterator[None]:
+    """Set the global policy to mixed_float16 if a layer has it, so that Keras compiles the model with a loss scale.
 
-    A model's own policy is not in its file: Keras takes the global one. All layers' are.
+    A file stores the policies of the layers but not that of the model, for which Keras uses the global policy.
     """
-    policies = [
-        found["config"].get("name") for found in objects(archive.config) if found["class_name"] == "DTypePolicy"
-    ]
+    policies = [each["config"].get("name") for each in objects(archive.config) if each["class_name"] == "DTypePolicy"]
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy("mixed_float16" if "mixed_float16" in policies else before)
     try:
@@ -79,10 +76,10 @@ def _policy_of(archive: Archive) -> Iterator[None]:
 
 
 def _built(archive: Archive, compile: bool) -> keras.Model:
-    """Return the model of a checked archive: built without values, which are then those of the file."""
+    """Build the model of a checked archive without initial values, and load those of the file."""
     compiled = archive.config.get("compile_config") if compile else None
-    for found in objects(archive.config):  # only the outermost model is trained
-        found.pop("compile_config", None)
+    for each in objects(archive.config):  # only the outermost model is compiled
+        each.pop("compile_config", None)
     try:
         with safe_mode():
             if compiled:
@@ -94,40 +91,37 @@ def _built(archive: Archive, compile: bool) -> keras.Model:
             initialize(scope.state_mapping)
             if compiled:
                 model.compile_from_config(compiled)
-                # What compiling has added: the optimizer, the metrics.
-                load_state(model, archive.weights, visited - {id(model)})
+                load_state(model, archive.weights, visited - {id(model)})  # the optimizer and the metrics
     finally:
         forget_uninitialized()
     return model
 
 
 def _check_size(archive: Archive, variables: list[Any]) -> None:
-    """Refuse variables that are far larger than the arrays of the file, before they have values."""
+    """Refuse variables far larger than the arrays of the file, before they are allocated."""
     needed = sum(math.prod(variable.shape) for variable in variables)
-    if needed > max(archive.stored, MOST):
-        raise InputError(
-            f"{archive.name} describes {needed:,} numbers and holds {archive.stored:,} bytes; save the model again"
-        )
+    if needed > max(archive.weight_bytes, SIZE_LIMIT):
+        stored = f"{archive.weight_bytes:,} bytes"
+        raise InputError(f"{archive.name} declares {needed:,} values but stores {stored}; save the model again")
 
 
 def _check_metrics(archive: Archive, compiled: dict[str, Any]) -> None:
-    """Refuse metrics with huge variables, which are made with them and need not be in the file."""
+    """Refuse metrics with huge variables: creating a metric allocates them, and the file need not contain them."""
     with keras.StatelessScope(initialize_variables=False):
-        made = keras.saving.deserialize_keras_object([compiled.get("metrics"), compiled.get("weighted_metrics")])
-        metrics = [metric for metric in keras.tree.flatten(made) if isinstance(metric, keras.metrics.Metric)]
+        found = keras.saving.deserialize_keras_object([compiled.get("metrics"), compiled.get("weighted_metrics")])
+        metrics = [metric for metric in keras.tree.flatten(found) if isinstance(metric, keras.metrics.Metric)]
         _check_size(archive, [variable for metric in metrics for variable in metric.variables])
     forget_uninitialized()
 
 
 # ---- variables without values -------------------------------------------------------------------------------------
-# In a stateless scope variables have shapes and no values, and what is assigned to them stays in the scope. So their
-# sizes are checked before anything is allocated, and no initial value is computed in vain: an orthogonal matrix can
-# take minutes.
+# In a stateless scope, variables have shapes but no values, and assignments stay in the scope. Sizes are therefore
+# checked before anything is allocated, and no initial values are computed: an orthogonal matrix can take minutes.
 
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Have networks built with shapes alone, to be described and not to be run: of any depth within seconds.
+    """Build networks with shapes but no values: they can be summarized but not run, at any depth within seconds.
 
     >>> from keras_preact.models import cifar_resnet
     >>> with without_values():

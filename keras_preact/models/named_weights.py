@@ -1,4 +1,4 @@
-"""The weights of a network by name, the same names whether its stages are rolled or not."""
+"""The weights of a network by name. The names do not depend on whether its stages are rolled."""
 
 from __future__ import annotations
 
@@ -14,20 +14,16 @@ from keras_preact.keras_private import layers_inside
 from keras_preact.layers.functional import named_variables
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
-from keras_preact.models.stored import (
-    Variable,
-    check_equal_variables,
-    finite,
-)
+from keras_preact.models.stored import Variable, cast_finite, check_equal_variables
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight of a network: a variable, or the part of a stacked variable that belongs to one unit.
+    """A weight of a network: a variable, or one unit's slice of a stacked variable.
 
     Attributes:
         variable: the variable.
-        unit: index of the unit in a stacked variable; `None` for a variable that is not stacked.
+        unit: index of the unit in a stacked variable; `None` if the variable is not stacked.
     """
 
     variable: keras.Variable
@@ -45,9 +41,9 @@ class Weight:
 
 
 def named_weights(model: keras.Model) -> dict[str, Weight]:
-    """Return the weights of a model, trained and not trained, by the paths that they have in the unrolled network.
+    """Return the weights of a model, trainable or not, by their paths in the unrolled network.
 
-    Random states are left out: they are integers, and no part of the function that was learned.
+    Random states are left out: they are integers and not part of the learned function.
 
     >>> from keras_preact.models import cifar_resnet
     >>> rolled, unrolled = (named_weights(cifar_resnet(14, rolled=rolled)) for rolled in (True, False))
@@ -66,12 +62,12 @@ def named_weights(model: keras.Model) -> dict[str, Weight]:
 
 
 def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[str, Any]) -> None:
-    """Set weights of a model; a stacked variable once, to the values of all its units.
+    """Set all weights of a model; a stacked variable is assigned once, with the values of all its units.
 
     Args:
-        model: the weights' model.
-        weights: of `named_weights`, all of them.
-        values: by the same names, of the weights' shapes.
+        model: the model.
+        weights: all its weights, from `named_weights`.
+        values: arrays of the weights' shapes, by the same names.
     """
     stacked: dict[int, tuple[keras.Variable, np.ndarray]] = {}
     for name, weight in weights.items():
@@ -84,14 +80,14 @@ def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[st
     for variable, whole in stacked.values():
         variable.assign(whole)
     for layer in layers_inside(model):
-        if hasattr(layer, "finalize_state"):  # Keras's normalization of inputs computes with copies of its weights
+        if hasattr(layer, "finalize_state"):  # keras.layers.Normalization computes with copies of its weights
             layer.finalize_state()
 
 
 def _layers(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
-    """Yield the layers of a model and of the models in it, with their paths, which end in a slash."""
+    """Yield the layers of a model and of nested models, with their paths, which end in a slash."""
     if not isinstance(model, keras.Sequential) and not hasattr(model, "operations"):
-        yield path, model  # its layers are attributes
+        yield path, model  # a subclassed model
         return
     for layer in model.layers:
         below = f"{path}{layer.name}/"
@@ -102,9 +98,9 @@ def _layers(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.lay
 
 
 def _unit_paths(model: keras.Model) -> dict[str, list[str]]:
-    """Return the paths that the units of each stack have in the unrolled network, and of other units their own.
+    """Return, for each stack or unit, the paths of its units in the unrolled network.
 
-    Units are numbered by stage, as the builders and `unroll` do it.
+    Units are numbered by stage, as in the builders and `unroll`.
     """
     found: dict[str, list[str]] = {}
     count = Counter[str]()
@@ -121,7 +117,7 @@ def _unit_paths(model: keras.Model) -> dict[str, list[str]]:
 
 
 def _stage(path: str) -> str:
-    """Return the path of a unit or a stack up to the end of its stage's name.
+    """Return the path of a unit or a stack up to its stage's name.
 
     >>> _stage("backbone_1/stage2_unit07/")
     'backbone_1/stage2'
@@ -131,12 +127,12 @@ def _stage(path: str) -> str:
 
 
 def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
-    """Set the weights of a model to the values of a file, by the names of `named_weights`: all of them, or none.
+    """Set the weights of a model to the values of a file. If an error is raised, the model is unchanged.
 
     Args:
-        source: name of the file, for messages.
+        source: name of the file, for error messages.
         model: the network.
-        values: by name.
+        values: arrays by the names of `named_weights`.
 
     Raises:
         InputError: names or shapes differ from the model's, or a value is not finite in its variable's dtype.
@@ -146,5 +142,5 @@ def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndar
     found = {name: Variable(name, tuple(value.shape), value) for name, value in sorted(values.items())}
     check_equal_variables(source, model, wanted, found)
     for name, weight in weights.items():
-        finite(values[name], weight.variable.dtype, f"{name} in {source}")
+        cast_finite(values[name], weight.variable.dtype, f"{name} in {source}")
     assign(model, weights, values)

@@ -1,7 +1,7 @@
-"""Whose ResNet: the choices that the paper leaves open, or that others made differently, as data.
+"""ResNet variants by code base: the choices that the paper leaves open or that others made differently, as data.
 
-"Pre-activation ResNet" means at least six networks in the field, which differ in function, in parameters, or in
-both. A `Conventions` is one set of these choices; `PROFILES` has those of the code bases that people compare with.
+At least six different networks are called "pre-activation ResNet". They differ in function, in parameters, or in both.
+`Conventions` is one set of choices; `PROFILES` has those of the code bases that people compare with.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.placements import Placement
 
 
-def _choice(default: Any, says: str) -> Any:
-    return field(default=default, metadata={"says": says})
+def _choice(default: Any, description: str) -> Any:
+    return field(default=default, metadata={"description": description})
 
 
 @dataclass(frozen=True)
 class Conventions:
-    """What a network of residual units does where the paper leaves a choice. The defaults are the paper's.
+    """The choices that the paper leaves open, for one network. The defaults are the paper's.
 
-    Each field's meaning stands in its metadata, `says`, which `keras-preact info --against` prints.
+    The metadata of each field has a `description`, which `keras-preact info --against` prints.
     """
 
-    shape_change: str = _choice("projection", "what brings x to another shape")
-    stride_on: str = _choice("3x3", "convolution of a bottleneck that strides")
-    stride_in: str = _choice("first", "unit of a stage that strides")
+    shape_change: str = _choice("projection", "change of shape")
+    stride_on: str = _choice("3x3", "strided convolution of a bottleneck")
+    stride_in: str = _choice("first", "strided unit of a stage")
     first_preactivation: str = _choice("shared", "norm and ReLU of the first unit, for both paths")
     stem_activation: bool = _choice(True, "norm and ReLU before the max-pooling")
     pool_padding: float = _choice(0.0, "max-pooling's padding")
@@ -37,13 +37,13 @@ class Conventions:
     epsilon: float = _choice(1e-5, "epsilon of batch norm")
     inputs: str = _choice("mean, deviation", "images normalized by")
 
-    def unit_options(self, **given: Any) -> dict[str, Any]:
-        """Return arguments for the units: those given, and for each that is `None` the convention.
+    def unit_options(self, **options: Any) -> dict[str, Any]:
+        """Return the given arguments, with the convention in place of each that is `None`.
 
         >>> PAPER.unit_options(stride_on=None, epsilon=1e-3)
         {'stride_on': '3x3', 'epsilon': 0.001}
         """
-        return {name: getattr(self, name) if value is None else value for name, value in given.items()}
+        return {name: getattr(self, name) if value is None else value for name, value in options.items()}
 
 
 PAPER = Conventions()
@@ -54,11 +54,11 @@ class Profile:
     """A code base and its networks.
 
     Attributes:
-        name: what builders and the command line take.
-        source: where the choices were read.
-        cifar: of its CIFAR networks; `None` where it has none.
-        imagenet: of its pre-activation ImageNet networks; `None` where it has none.
-        imagenet_original: of its original ImageNet networks, where those differ.
+        name: as the builders and the command line accept it.
+        source: where the choices come from.
+        cifar: conventions of its CIFAR networks; `None` if it has none.
+        imagenet: conventions of its pre-activation ImageNet networks; `None` if it has none.
+        imagenet_original: conventions of its original ImageNet networks, if they differ.
     """
 
     name: str
@@ -85,7 +85,7 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(
             "keras_applications",
-            "keras.applications, ResNet50V2 and ResNet50 and their deeper kin",
+            "keras.applications, ResNet50V2, ResNet50 and their deeper variants",
             imagenet=Conventions(
                 stride_in="last",
                 stem_activation=False,
@@ -112,7 +112,7 @@ PROFILES: dict[str, Profile] = {
         ),
         Profile(
             "pytorch_cifar",
-            "github.com/kuangliu/pytorch-cifar, preact_resnet.py: ImageNet's stages on images of 32 pixels",
+            "github.com/kuangliu/pytorch-cifar, preact_resnet.py: the ImageNet stages on 32-pixel images",
             imagenet=Conventions(
                 first_preactivation="by_shape", head_activation=False, kernel_initializer="uniform_by_fan_in"
             ),
@@ -123,15 +123,15 @@ PROFILES: dict[str, Profile] = {
 
 
 def conventions(profile: str, family: str, placement: Placement) -> Conventions:
-    """Return the choices of a profile for a network.
+    """Return the conventions of a profile for a network.
 
     Args:
-        profile: a name of `PROFILES`.
+        profile: a name in `PROFILES`.
         family: `"cifar"` or `"imagenet"`.
-        placement: of the network; one without pre-activation is an original network.
+        placement: of the network. Without pre-activation, it counts as an original network.
 
     Raises:
-        InputError: no such profile, or one that has no networks of the family.
+        InputError: the profile is unknown or has no networks of the family.
 
     Example:
 
@@ -144,20 +144,20 @@ def conventions(profile: str, family: str, placement: Placement) -> Conventions:
     if family == "imagenet" and not placement.first:
         found = chosen.imagenet_original or found
     if found is None:
-        having = ", ".join(name for name, other in PROFILES.items() if getattr(other, family) is not None)
-        words = {"cifar": "CIFAR", "imagenet": "ImageNet"}[family]
-        raise InputError(f"the profile {profile} has no {words} networks; profiles that have: {having}")
+        profiles = ", ".join(name for name, other in PROFILES.items() if getattr(other, family) is not None)
+        title = {"cifar": "CIFAR", "imagenet": "ImageNet"}[family]
+        raise InputError(f"the profile {profile} has no {title} networks; choose one of {profiles}")
     return found
 
 
 def differences(one: Conventions, other: Conventions) -> list[tuple[str, Any, Any]]:
-    """Return what two sets of choices differ in: (the choice in words, of the one, of the other).
+    """Return the differences between two sets of choices: (description, value in `one`, value in `other`).
 
     >>> differences(PAPER, Conventions(stride_on="1x1"))
-    [('convolution of a bottleneck that strides', '3x3', '1x1')]
+    [('strided convolution of a bottleneck', '3x3', '1x1')]
     """
     return [
-        (choice.metadata["says"], getattr(one, choice.name), getattr(other, choice.name))
+        (choice.metadata["description"], getattr(one, choice.name), getattr(other, choice.name))
         for choice in fields(Conventions)
         if getattr(one, choice.name) != getattr(other, choice.name)
     ]

@@ -1,22 +1,21 @@
 """From units to networks: stem, stages of residual units, head, in Keras's functional API.
 
-`cifar.py` and `imagenet.py` say which stages a network has; everything that both families share stands here.
+`cifar.py` and `imagenet.py` define the stages; this module builds both families from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_positive
+from keras_preact.errors import InputError, check_choice, check_positive, check_rate
 from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
 from keras_preact.layers.convolutions import (
-    HE_BY_FAN_OUT,
     WeightLayer,
     check_kernel_initializer,
 )
@@ -26,8 +25,9 @@ from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.remat import check_remat
 from keras_preact.layers.stack import UnitStack, default_rolled, units_in
 from keras_preact.layers.units import ResidualUnit, check_zero_init
-from keras_preact.models.profiles import PAPER, Conventions
-from keras_preact.models.trained import refuse_alike
+from keras_preact.models.options import NetworkOptions
+from keras_preact.models.profiles import Conventions
+from keras_preact.models.trained import require_uint8_like
 from keras_preact.models.weights import load_weights
 
 POOLINGS = ("avg", "max")
@@ -35,15 +35,15 @@ POOLINGS = ("avg", "max")
 
 @dataclass(frozen=True)
 class Stage:
-    """Equal residual units at one resolution, but for the first, which may stride and change the width.
+    """A stage of equal residual units. The first may have a stride and change the width.
 
     Attributes:
         filters: of the units (see `ResidualUnit`).
         repeats: number of units.
         strides: of the first unit.
-        last_strides: of the last unit; its shortcut is subsampled. Needs two units at least.
-        dilation: of the 3×3 convolutions after the place of the first unit's stride.
-        first_dilation: of those up to it.
+        last_strides: of the last unit, whose shortcut is subsampled. Requires at least two units.
+        dilation: of the 3×3 convolutions after the first unit's strided convolution.
+        first_dilation: of the 3×3 convolutions up to it.
     """
 
     filters: int
@@ -59,8 +59,8 @@ class Stem:
     """The first convolution of a network.
 
     Attributes:
-        convolution: filters, kernel and stride of it.
-        max_pool: whether a 3×3 max-pooling with stride 2 follows (ImageNet).
+        convolution: its filters, kernel size and stride.
+        max_pool: whether 3×3 max-pooling with stride 2 follows (ImageNet).
     """
 
     convolution: WeightLayer
@@ -69,85 +69,70 @@ class Stem:
 
 @dataclass(frozen=True)
 class Network:
-    """A residual network as data: what `build_network` builds.
+    """A residual network as data, which `build_network` turns into a model.
 
     Attributes:
         name: of the Keras model.
         stem: the first convolution.
         stages: the residual units.
-        conventions: what stem, first unit and head do where code bases differ.
-        unit: arguments that every `ResidualUnit` gets.
-        drop_path: of the last unit; the units before it get a share that grows linearly from 0 with depth.
-        rolled: whether the equal units of a stage are one `UnitStack` that runs in a loop. `None`: where
-            `default_rolled` says so.
-        remat: what those units compute again in the backward pass; see `UnitStack`.
+        conventions: choices for the stem, the first unit and the head, which depend on the code base.
+        unit: arguments of every `ResidualUnit`.
+        rolled: whether the equal units of a stage run as a loop, in one `UnitStack`. `None`: as `default_rolled` says.
     """
 
     name: str
     stem: Stem
     stages: tuple[Stage, ...]
-    conventions: Conventions = PAPER
-    unit: dict[str, Any] = field(default_factory=dict)
-    drop_path: float = 0.0
-    rolled: bool | None = False
-    remat: bool | str = False
-
-    @property
-    def units(self) -> int:
-        """Number of residual units."""
-        return sum(stage.repeats for stage in self.stages)
+    conventions: Conventions
+    unit: dict[str, Any]
+    rolled: bool | None
 
     @property
     def stem_activates(self) -> bool:
-        """Whether the stem does norm and ReLU before its pooling, so that the first unit's input is activated."""
+        """Whether the stem applies norm and ReLU before its pooling, so that the first unit's input is activated."""
         return self.stem.max_pool and self.conventions.stem_activation
 
 
 def build_network(
     network: Network,
+    options: NetworkOptions,
     *,
     input_shape: Sequence[int | None] | None,
     default_size: int,
-    include_top: bool = True,
-    weights: str | Path | None = None,
-    input_tensor: Any = None,
-    pooling: str | None = None,
-    classes: int = 10,
-    classifier_activation: Any = None,
-    dtype: Any = None,
+    classes: int,
 ) -> keras.Model:
-    """Build a network as a functional Keras model; arguments as in `keras_preact.models.cifar_resnet`."""
-    data_format = check_data_format(network.unit.get("data_format"))
-    _check_top(include_top, pooling, classes, classifier_activation)
-    check_remat(network.remat)
-    if not isinstance(weights, (str, Path, type(None))):
-        raise InputError(f"weights is {weights!r}; give the path of a file of weights, or None")
-    if network.unit.get("zero_init_residual"):
+    """Build a functional Keras model; arguments as in `keras_preact.models.cifar_resnet`."""
+    data_format, dtype = check_data_format(options.data_format), options.dtype
+    _check_top(options, classes)
+    check_remat(options.remat)
+    if not isinstance(options.weights, (str, Path, type(None))):
+        raise InputError(f"weights is {options.weights!r}; give the path of a weights file, or None")
+    if options.zero_init_residual:
         check_zero_init(get_placement(network.unit["placement"]), get_shortcut(network.unit["shortcut"]))
-    inputs, x = _inputs(input_shape, input_tensor, default_size, include_top, data_format)
-    x = _stem(network, x, data_format, dtype)
-    x = _stages(network, x, dtype)
+    images = _images(input_shape, options, default_size, data_format)
+    x = _stem(network, images, data_format, dtype)
+    x = _stages(network, options, x)
     x = _head(network, x, data_format, dtype)
-    if include_top or pooling == "avg":
+    if options.include_top or options.pooling == "avg":
         x = keras.layers.GlobalAveragePooling2D(data_format=data_format, dtype=dtype, name="avg_pool")(x)
-    elif pooling == "max":
+    elif options.pooling == "max":
         x = keras.layers.GlobalMaxPooling2D(data_format=data_format, dtype=dtype, name="max_pool")(x)
-    if include_top:
-        # The logits and what follows are float32 whatever the policy: a softmax in half precision loses the tail.
+    if options.include_top:
+        # Logits and predictions are always float32: a softmax in half precision loses the tail.
         x = keras.layers.Dense(int(classes), dtype="float32", name="logits")(x)
-        if classifier_activation not in (None, "linear"):
-            x = keras.layers.Activation(classifier_activation, dtype="float32", name="predictions")(x)
-    model = with_policy(keras.Model(inputs, x, name=network.name), dtype)
-    if weights is not None:
-        load_weights(model, weights)
+        if options.classifier_activation not in (None, "linear"):
+            x = keras.layers.Activation(options.classifier_activation, dtype="float32", name="predictions")(x)
+    model = with_policy(keras.Model(source_inputs(images), x, name=network.name), dtype)
+    if options.weights is not None:
+        load_weights(model, options.weights)
     return model
 
 
 def with_policy(model: keras.Model, dtype: Any) -> keras.Model:
-    """Return the model with the dtype policy of its layers, or as it is where `dtype` is `None`.
+    """Set the dtype policy of a model to that of its layers, unless `dtype` is `None`; return the model.
 
-    Keras gives a model the global policy, whatever its layers have; and by the model's policy `compile` decides
-    whether the loss is scaled, without which small gradients are 0 in float16.
+    Keras assigns the global policy to a model, whatever its layers use. `compile` reads the model's policy to decide on
+    loss scaling, without which small gradients underflow in float16.
 
     >>> from keras_preact.models import cifar_resnet
     >>> cifar_resnet(8, dtype="mixed_float16").dtype_policy.name
@@ -159,13 +144,13 @@ def with_policy(model: keras.Model, dtype: Any) -> keras.Model:
 
 
 def _normalize(network: Network, data_format: str, dtype: Any) -> Any:
-    """Return `normalization` with the arguments that the units of the network get."""
+    """Return `normalization` with the arguments of the network's units."""
     return partial(
         normalization,
-        network.unit.get("normalization", "batch"),
+        network.unit["normalization"],
         axis=channel_axis(data_format),
-        momentum=network.unit.get("momentum", 0.9),
-        epsilon=network.unit.get("epsilon", 1e-5),
+        momentum=network.unit["momentum"],
+        epsilon=network.unit["epsilon"],
         dtype=dtype,
     )
 
@@ -177,12 +162,12 @@ def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
         "stem_conv",
         data_format,
         dtype,
-        kernel_initializer=check_kernel_initializer(network.unit.get("kernel_initializer", HE_BY_FAN_OUT)),
-        use_bias=has_bias(network.unit.get("biases", "none"), steps),
+        kernel_initializer=check_kernel_initializer(network.unit["kernel_initializer"]),
+        use_bias=has_bias(network.unit["biases"], steps),
     )
     layers += operations(steps, stem.convolution.filters, "stem_norm", _normalize(network, data_format, dtype))
     if stem.max_pool:
-        # Zeros around the image do as well as −∞ where what is pooled has come out of a ReLU, and cost less.
+        # After a ReLU, padding with zeros gives the same maxima as padding with −∞ and costs less.
         value = 0.0 if RELU in steps else network.conventions.pool_padding
         layers.append(ConstantPadding2D(1, value, data_format=data_format, dtype=dtype, name="stem_pool_pad"))
         layers.append(keras.layers.MaxPooling2D(3, 2, data_format=data_format, dtype=dtype, name="stem_pool"))
@@ -191,30 +176,30 @@ def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
     return x
 
 
-def _stages(network: Network, x: Any, dtype: Any) -> Any:
-    rates = drop_path_rates(network.drop_path, network.units)
+def _stages(network: Network, options: NetworkOptions, x: Any) -> Any:
+    rates = drop_path_rates(options.drop_path, sum(stage.repeats for stage in network.stages))
     for number, stage in enumerate(network.stages, start=1):
-        unit = partial(ResidualUnit, stage.filters, **network.unit, dtype=dtype)
+        unit = partial(ResidualUnit, stage.filters, **network.unit, dtype=options.dtype)
         first, *rest = (rates.pop(0) for _ in range(stage.repeats))
-        options: dict[str, Any] = {"strides": stage.strides, "dilation": (stage.first_dilation, stage.dilation)}
+        special: dict[str, Any] = {"strides": stage.strides, "dilation": (stage.first_dilation, stage.dilation)}
         if number == 1:
-            # The special case of the paper's first unit: its activation comes right after conv1, before the
-            # split; where the stem has done it before the pooling, there is none left to do.
+            # Special case in the paper: the first unit activates right after conv1, before the split. A stem that
+            # activates before its pooling has already done so.
             shared = "shared" if network.conventions.first_preactivation == "shared" else None
-            options["preactivation"] = "none" if network.stem_activates else shared
-        x = unit(**options, drop_path=first, name=f"stage{number}_unit01")(x)
+            special["preactivation"] = "none" if network.stem_activates else shared
+        x = unit(**special, drop_path=first, name=f"stage{number}_unit01")(x)
         strided = rest.pop() if stage.last_strides > 1 else None
         x = equal_units(
             partial(unit, dilation=stage.dilation),
             rest,
             x,
             rolled=network.rolled,
-            remat=network.remat,
+            remat=options.remat,
             stack=f"stage{number}_stack",
             names=[f"stage{number}_unit{k:02d}" for k in range(2, 2 + len(rest))],
         )
         if strided is not None:
-            # The width is right already: of the shortcut only the subsampling is left.
+            # The width does not change here, so option A only subsamples.
             last = partial(unit, strides=stage.last_strides, shape_change="option_a", preactivation="branch")
             x = last(drop_path=strided, name=f"stage{number}_unit{stage.repeats:02d}")(x)
     return x
@@ -230,15 +215,15 @@ def equal_units(
     stack: str,
     names: Sequence[str],
 ) -> Any:
-    """Call equal units one after the other, as one stack or one by one.
+    """Apply equal units one after the other, as one `UnitStack` or as separate layers; return the output.
 
     Args:
-        unit: makes a unit, given its `drop_path` and its `name`.
+        unit: a function of `drop_path` and `name` that returns a unit.
         rates: drop-path probability of each unit.
-        x: what the first is called on.
-        rolled, remat: of the stack; see `UnitStack`.
-        stack: name of the stack.
-        names: of the units, where they stand one by one.
+        x: input of the first unit.
+        rolled, remat: see `UnitStack`.
+        stack: name of the `UnitStack`.
+        names: of the units as separate layers.
     """
     rolls = default_rolled(len(rates)) if rolled is None else rolled
     if rates and (rolls or remat not in (False, "none")):
@@ -250,16 +235,20 @@ def equal_units(
 
 
 def drop_path_rates(last: float, units: int) -> list[float]:
-    """Return the drop-path probability of each unit: from 0 at the first linearly to `last` (Huang et al. 2016).
+    """Return the drop-path probability of each unit, growing linearly from 0 to `last` (Huang et al. 2016).
+
+    Raises:
+        InputError: `last` is not a rate: at least 0 and below 1.
 
     >>> drop_path_rates(0.4, 3)
     [0.0, 0.2, 0.4]
     """
+    check_rate("drop_path", last)
     return [last * count / max(units - 1, 1) for count in range(units)]
 
 
 def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
-    """The special case after the last unit: one more activation, which a further unit would have begun with."""
+    """Apply the activation after the last unit: the one with which a further unit would begin."""
     steps = get_placement(network.unit["placement"]).head if network.conventions.head_activation else ()
     channels = x.shape[channel_axis(data_format)]
     for layer in operations(steps, channels, "head_norm", _normalize(network, data_format, dtype)):
@@ -268,14 +257,14 @@ def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
 
 
 def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tuple[Stage, ...]:
-    """Return the stages with strides replaced by dilation beyond `output_stride`, for dense prediction.
+    """Replace strides beyond `output_stride` by dilation, for dense prediction; return the new stages.
 
-    The dilated network computes what the strided one does, and in between: every `stride`-th pixel of its maps
-    is a pixel of the strided network's.
+    The dilated network computes the same features at a higher resolution: every n-th pixel of its maps is a pixel of
+    the strided network, where n is the product of the replaced strides.
 
     Args:
         stages: of the strided network.
-        output_stride: input pixels a pixel of the last feature map, as wanted.
+        output_stride: desired number of input pixels per pixel of the last feature map.
         stem_stride: of the stem.
 
     Raises:
@@ -291,7 +280,7 @@ def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tup
     for stage in stages:
         strides.append(strides[-1] * stage.strides)
     if output_stride not in strides:
-        known = ", ".join(str(stride) for stride in sorted(set(strides)))
+        known = ", ".join(map(str, sorted(set(strides))))
         raise InputError(f"this network has no output stride of {output_stride}; choose one of {known}")
     dilated, dilation = [], 1
     for stage, stride in zip(stages, strides[1:], strict=True):
@@ -304,15 +293,15 @@ def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tup
 
 
 def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> keras.Model:
-    """Return a model with the same input and weights whose output is a dictionary of feature maps by stage.
+    """Return a model with the same input and weights that outputs a dictionary of feature maps, one per stage.
 
     Args:
         model: a network of this package.
-        stages: names among `"stage1"`, `"stage2"`, …; default all.
+        stages: names such as `"stage1"` and `"stage2"`. Default `None`: all stages.
 
     Returns:
-        A Keras model; output `{"stage1": (batch, height, width, channels), …}`. In pre-activation networks these
-        are the sums x_l themselves, not normalized: put a `PreActivation` before a convolution on them.
+        A Keras model; output `{"stage1": (batch, height, width, channels), …}`. In pre-activation networks these are
+        the unnormalized sums x_l: apply a `PreActivation` before a convolution.
 
     Raises:
         InputError: the model has no such stage.
@@ -327,49 +316,54 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     last_units = {layer.name.split("_")[0]: layer for layer in model.layers if units_in(layer)}
     if not last_units:
         inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-        remedy = f"; give the model in it, get_layer({inner[0]!r})" if inner else ""
+        remedy = f"; pass the model inside it, get_layer({inner[0]!r})" if inner else ""
         raise InputError(f"{model.name} has no stages of residual units{remedy}")
     names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
     features = keras.Model(
         model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features"
     )
-    return refuse_alike(features, model)
+    return require_uint8_like(features, model)
 
 
-def _check_top(include_top: bool, pooling: str | None, classes: int, classifier_activation: Any) -> None:
-    if pooling is not None:
-        check_choice("pooling", pooling, POOLINGS)
-    if include_top:
+def _check_top(options: NetworkOptions, classes: int) -> None:
+    if options.pooling is not None:
+        check_choice("pooling", options.pooling, POOLINGS)
+    if options.include_top:
         check_positive("classes", classes)
         try:
-            keras.activations.get(classifier_activation)
+            keras.activations.get(options.classifier_activation)
         except (ValueError, TypeError):
             raise InputError(
-                f"classifier_activation is {classifier_activation!r}; give a function or a name of Keras, such as "
+                f"classifier_activation is {options.classifier_activation!r}; give a Keras activation such as "
                 "'softmax', or None for logits"
             ) from None
 
 
-def _inputs(shape: Any, tensor: Any, default_size: int, include_top: bool, data_format: str) -> tuple[Any, Any]:
-    """Return the model's inputs and the tensor that the stem is called on."""
+def _images(shape: Any, options: NetworkOptions, default_size: int, data_format: str) -> Any:
+    """Return the input of the stem: `input_tensor`, or a new input if it is `None`."""
+    tensor = options.input_tensor
     if tensor is not None:
         if not keras.backend.is_keras_tensor(tensor):
             raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
         _check_image_shape(tuple(tensor.shape[1:]), data_format)
-        sources = keras.utils.get_source_inputs(tensor)
-        return sources[0] if len(sources) == 1 else sources, tensor
+        return tensor
     if shape is None:
-        size = default_size if include_top else None
+        size = default_size if options.include_top else None
         shape = (3, size, size) if data_format == "channels_first" else (size, size, 3)
     _check_image_shape(tuple(shape), data_format)
-    inputs = keras.Input(tuple(shape), name="images")
-    return inputs, inputs
+    return keras.Input(tuple(shape), name="images")
+
+
+def source_inputs(tensor: Any) -> Any:
+    """Return the model input from which a Keras tensor is computed, or the list of them if there are several."""
+    sources = keras.utils.get_source_inputs(tensor)
+    return sources[0] if len(sources) == 1 else sources
 
 
 def _check_image_shape(shape: tuple[Any, ...], data_format: str) -> None:
     order = "(channels, height, width)" if data_format == "channels_first" else "(height, width, channels)"
     if len(shape) != 3:
-        raise InputError(f"input_shape is {shape}; give {order} of one image, without the batch")
+        raise InputError(f"input_shape is {shape}; give {order}, without the batch dimension")
     channels, *sizes = shape if data_format == "channels_first" else (shape[2], shape[0], shape[1])
     if not isinstance(channels, int) or channels < 1:
         raise InputError(f"input_shape is {shape}: the number of channels must be known; give {order}")

@@ -1,4 +1,4 @@
-"""Weights in files that other programs read too, and from which nothing can be executed."""
+"""Weights as safetensors: a format that other programs read and that cannot contain code."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")
 ABOUT = "keras_preact.about"
-"""The entry of a file's metadata: the model's name, our version, the checksum of the tensors, as JSON.
+"""The metadata entry with the model's name, the package's version, and the checksum of the tensors, as JSON.
 
-One entry, because the format writes several in any order. Files of other programs have none, and load without a check.
+A single entry, because safetensors writes several in arbitrary order. Files of other programs lack it and load without
+a checksum.
 """
 
 
 def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32") -> None:
-    """Write a model's weights, trained and not trained, under their paths (`stage1_unit02/conv1/kernel`).
+    """Write a model's weights, trainable or not, by their paths (`stage1_unit02/conv1/kernel`).
 
-    The paths are those of the network with each unit as a layer of its own, so a file of a rolled network is the same.
+    The paths are those of the unrolled network, so rolled and unrolled networks write the same file.
 
     Args:
-        model: any Keras model that is built.
-        path: of the file, which is replaced if it exists.
-        dtype: `"float32"` (default) or `"float16"`, half the size; what is larger than float16 can hold is refused.
+        model: any built Keras model.
+        path: path of the file, which is replaced if it exists.
+        dtype: `"float32"` (default) or `"float16"`, which halves the size.
 
     Raises:
-        InputError: another dtype, a weight that does not fit the dtype, or a file that cannot be
-            written; one that was there is as it was then.
+        InputError: an unknown dtype, a weight that is not finite in the dtype, or a file that cannot be written. An
+            existing file is unchanged.
 
     Example:
 
@@ -50,39 +51,39 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     for name, weight in named_weights(model).items():
         value = weight.value()
         if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
-            raise InputError(f"the weight {name} has values that {dtype} does not hold; nothing is written")
+            raise InputError(f"{name} contains values that are not finite in {dtype}; nothing was written")
         tensors[name] = value.astype(dtype, order="C")
     path = Path(path)
-    aside = path.with_name(path.name + ".partial")
+    partial = path.with_name(path.name + ".partial")
     about = {"model": model.name, "version": __version__, "sha256": checksum(tensors)}
     try:
-        save_file(tensors, aside, metadata={ABOUT: json.dumps(about)})
-        aside.replace(path)
+        save_file(tensors, partial, metadata={ABOUT: json.dumps(about)})
+        partial.replace(path)
     except (SafetensorError, OSError) as error:
-        aside.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written ({error}); name a folder that is there and has space") from None
+        partial.unlink(missing_ok=True)
+        raise InputError(f"{path} cannot be written ({error}); choose an existing folder with free space") from None
 
 
 def load_safetensors(model: keras.Model, path: str | Path) -> None:
-    """Set a model's weights to those of a file that `save_safetensors` wrote: all of them, or none.
+    """Load all weights of a model from a file that `save_safetensors` wrote.
 
     Args:
-        model: with the layers, names and shapes of the one that was saved, whether units are rolled in it or not.
-        path: of the file.
+        model: a model with the layers, names and shapes of the saved one, rolled or not.
+        path: path of the file.
 
     Raises:
-        InputError: no such file, none of safetensors, or weights that are missing, too many or of another shape; the
-            model is as it was then.
+        InputError: the file does not exist, is not safetensors, or has missing or extra weights, or weights of another
+            shape or that are not finite. The model is unchanged.
 
     Example:
 
     >>> import tempfile
     >>> from keras_preact.models import cifar_resnet
     >>> path = Path(tempfile.mkdtemp()) / "weights.safetensors"
-    >>> theirs, ours = cifar_resnet(8), cifar_resnet(8)
-    >>> save_safetensors(theirs, path)
-    >>> load_safetensors(ours, path)
-    >>> bool(keras.ops.all(ours.get_layer("logits").kernel == theirs.get_layer("logits").kernel))
+    >>> saved, loaded = cifar_resnet(8), cifar_resnet(8)
+    >>> save_safetensors(saved, path)
+    >>> load_safetensors(loaded, path)
+    >>> bool(keras.ops.all(loaded.get_layer("logits").kernel == saved.get_layer("logits").kernel))
     True
     """
     path = Path(path)
@@ -93,23 +94,23 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a safetensors file by name.
 
     Raises:
-        InputError: no such file, another format, or tensors that are not those that were written.
+        InputError: the file does not exist, has another format, or does not match its checksum.
     """
     if not path.is_file():
-        raise InputError(f"there is no file {path}; give the path of a .safetensors file")
+        raise InputError(f"{path} does not exist; pass the path of a .safetensors file")
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dictionary)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
     except (SafetensorError, OSError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise InputError(f"{path.name} cannot be read as safetensors ({error}); write it again") from None
+        raise InputError(f"{path.name} cannot be read as safetensors ({error}); save it again") from None
     if about and (not isinstance(about, dict) or about.get("sha256") != checksum(tensors)):
-        raise InputError(f"{path.name} is damaged: its weights are not those that were written; copy or save it again")
+        raise InputError(f"{path.name} is damaged: its weights do not match its checksum; copy or save it again")
     return tensors
 
 
 def checksum(tensors: dict[str, np.ndarray]) -> str:
-    """Return the SHA-256 of tensors: of their names, dtypes, shapes and values.
+    """Return the SHA-256 of the names, dtypes, shapes and values of tensors.
 
     >>> checksum({"a": np.zeros(2, "float32")}) == checksum({"a": np.zeros((1, 2), "float32")})
     False

@@ -1,7 +1,6 @@
-"""The variables in a file of weights: whether they are exactly those that a network needs, and finite.
+"""Checks that a weights file contains exactly the variables of a network, with finite values.
 
-Keras's own loader reads what the network asks for and ignores whatever else the file holds, so that the file of another
-network can load without an error.
+Keras's own loader ignores extra variables in the file, so the file of another network can load without an error.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from keras_preact.models.archive import WEIGHTS, check_stored
 
 @dataclass(frozen=True)
 class Variable:
-    """A variable as a file has it.
+    """A variable in a weights file.
 
     Attributes:
-        name: with the names of the layers that it is in: `stage1_unit01/conv1/kernel`. (Keras's own files number the
-            variables of a layer: `stage1_unit01/conv1/0`.)
-        shape: of its values.
-        values: an array of NumPy or HDF5.
+        name: its path: `stage1_unit01/conv1/kernel`, or `stage1_unit01/conv1/0` in Keras's own files, which number the
+            variables of each layer.
+        shape: its shape.
+        values: a NumPy array or an HDF5 data set.
     """
 
     name: str
@@ -43,107 +42,107 @@ class Variable:
 def check_equal_variables(
     file: str, model: keras.Model, wanted: Mapping[str, Variable], found: Mapping[str, Variable]
 ) -> None:
-    """Refuse a file that holds more, fewer or other variables than a network needs.
+    """Refuse a file whose variables differ from those of a network.
 
     Args:
-        file: its name.
+        file: name of the file.
         model: the network.
-        wanted: what it needs, by keys that are the same in both.
-        found: what the file holds.
+        wanted: the network's variables.
+        found: the file's variables, by the same keys.
 
     Raises:
         InputError: the two differ in number, names or shapes.
     """
-    remedy = "; build the network with the options of the one that was saved"
+    remedy = "; build the network with the options of the saved one"
     extra = [variable.name for key, variable in found.items() if key not in wanted]
     missing = [variable.name for key, variable in wanted.items() if key not in found]
-    differences = [f"holds {_count(extra)} that {model.name} lacks, the first {shown(extra[0])}"] if extra else []
-    differences += (
-        [f"lacks {_count(missing)} that {model.name} needs, the first {shown(missing[0])}"] if missing else []
-    )
+    differences = []
+    if extra:
+        differences.append(f"has {_count(extra)} that {model.name} lacks, the first {shown(extra[0])}")
+    if missing:
+        differences.append(f"lacks {_count(missing)} that {model.name} needs, the first {shown(missing[0])}")
     if differences:
         raise InputError(f"{file} {', and '.join(differences)}{remedy}")
     for key, need in wanted.items():
-        held = found[key]
-        if _unnumbered(held.name) != _unnumbered(need.name):
-            raise InputError(f"{file} holds {shown(held.name)} where {model.name} has {need.name}{remedy}")
-        if held.shape != need.shape:
-            raise InputError(f"{need.name} is {held.shape} in {file} and {need.shape} in {model.name}{remedy}")
+        stored = found[key]
+        if _unnumbered(stored.name) != _unnumbered(need.name):
+            raise InputError(f"{file} has {shown(stored.name)} where {model.name} has {need.name}{remedy}")
+        if stored.shape != need.shape:
+            raise InputError(f"{need.name} has shape {stored.shape} in {file} but {need.shape} in {model.name}{remedy}")
 
 
 def _count(names: list[str]) -> str:
     return f"{len(names)} variable{'' if len(names) == 1 else 's'}"
 
 
-def finite(values: Any, dtype: Any, what: str) -> np.ndarray:
-    """Return values of floating point in another dtype.
+def cast_finite(values: Any, dtype: Any, what: str) -> np.ndarray:
+    """Cast floating-point values to the dtype of a variable.
 
     Args:
-        values: an array of floating point.
-        dtype: of the variable that they are for.
-        what: the file and the weight, for the message.
+        values: a floating-point array.
+        dtype: the variable's dtype.
+        what: the weight and its file, for the error message.
 
     Raises:
-        InputError: no floating-point numbers, or some that are NaN, infinite, or too large for the dtype.
+        InputError: the values are not floating-point, or some are NaN, infinite, or too large for the dtype.
     """
     values = np.asarray(values)
     if "float" not in values.dtype.name:
-        raise InputError(f"{what} holds {values.dtype}, no floating-point numbers; nothing was loaded")
+        raise InputError(f"{what} is {values.dtype}, not floating-point; nothing was loaded")
     if not np.isfinite(values).all():
-        raise InputError(f"{what} holds values that are NaN or infinite; nothing was loaded")
+        raise InputError(f"{what} contains NaN or infinite values; nothing was loaded")
     dtype = keras.backend.standardize_dtype(dtype)
     with np.errstate(over="ignore"):
         converted = values.astype(dtype)
     if not np.isfinite(converted).all():
-        raise InputError(f"{what} holds values that are too large for {dtype}; nothing was loaded")
+        raise InputError(f"{what} contains values too large for {dtype}; nothing was loaded")
     return converted
 
 
-def _unnumbered(layer: str) -> str:
-    """Return layers' names without the numbers by which Keras tells equal names in one process apart."""
-    return re.sub(r"_\d+(?=/|$)", "", layer)
+def _unnumbered(path: str) -> str:
+    """Return a path without the numbers that Keras appends to make layer names unique in a process."""
+    return re.sub(r"_\d+(?=/|$)", "", path)
 
 
 def check_file(file: str, model: keras.Model, content: io.BytesIO) -> None:
-    """Raise InputError where a file of Keras differs from the one that the network would be saved to."""
-    import h5py  # Keras does without until a file is read
+    """Raise InputError if a Keras weights file has other variables than the network would save."""
+    import h5py  # imported only when a file is read, as in Keras
 
     with tempfile.TemporaryDirectory() as folder:
-        own = Path(folder) / "own.weights.h5"
-        model.save_weights(own)
-        with h5py.File(own, "r") as needed, h5py.File(content, "r") as held:
-            wanted, found = _variables(needed), _variables(held)
+        path = Path(folder) / "model.weights.h5"
+        model.save_weights(path)
+        with h5py.File(path, "r") as saved, h5py.File(content, "r") as file_content:
+            wanted, found = _variables(saved), _variables(file_content)
             check_equal_variables(file, model, wanted, found)
             for name, variable in wanted.items():
                 dtype = array_of(variable.values).dtype
                 if "float" in dtype.name:
-                    finite(array_of(found[name].values), dtype, f"{variable.name} in {file}")
+                    cast_finite(array_of(found[name].values), dtype, f"{variable.name} in {file}")
 
 
 def load_state(model: keras.Model, content: io.BytesIO, visited: set[int]) -> set[int]:
-    """Load a model's variables as Keras does, but from content that was checked, not from a path.
+    """Load a model's variables as Keras does, but from checked bytes instead of a path.
 
     Args:
         model: the network.
         content: the HDF5 file of its weights.
-        visited: ids of the objects to leave as they are.
+        visited: ids of the objects to skip; the ids of the loaded objects are added.
 
     Returns:
-        The ids of all objects that are loaded now.
+        `visited`.
 
     Raises:
-        ValueError: a variable has no values of its shape in the file.
+        ValueError: the file has no values of the right shape for some variable.
     """
     content.seek(0)
-    failed = load_variables(model, content, visited)
-    if failed:
+    if failed := load_variables(model, content, visited):
         layer, reason = next(iter(failed.values()))
         raise ValueError(f"{getattr(layer, 'name', type(layer).__name__)}: {reason}")
     return visited
 
 
-def opened(path: Path) -> io.BytesIO:
-    """Return the content of an HDF5 file: of the file, or of the member of a `.keras` file, checked by its CRC."""
+def read_h5(path: Path) -> io.BytesIO:
+    """Return the content of an HDF5 file, or of the weights in a `.keras` file after checking their CRC."""
     if path.suffix != ".keras":
         return io.BytesIO(path.read_bytes())
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -152,9 +151,9 @@ def opened(path: Path) -> io.BytesIO:
 
 
 def _variables(file: Any) -> dict[str, Variable]:
-    """Return the variables of a network's layers in an HDF5 file, by their places in it; the optimizer's are left out.
+    """Return the variables of a network's layers in an HDF5 file, by their HDF5 paths, without the optimizer's.
 
-    Links are not followed: what they lead to counts as missing.
+    Links are not followed, so linked data count as missing.
     """
     import h5py
 
@@ -175,7 +174,7 @@ def _variables(file: Any) -> dict[str, Variable]:
 
 
 def _name(place: str, names: Mapping[str, str]) -> str:
-    """Return the name of the variable at a place in a file; where Keras named no layers, the place itself."""
+    """Return the name of the variable at an HDF5 path, or the path itself if Keras stored no layer names."""
     group, _, variable = place.partition("/vars/")
     ends = [match.start() for match in re.finditer("/|$", group)]
     layers = [names[group[:end]] for end in ends if group[:end] in names]
@@ -183,6 +182,6 @@ def _name(place: str, names: Mapping[str, str]) -> str:
 
 
 def array_of(dataset: Any) -> np.ndarray:
-    """Return the values of an HDF5 data set. Keras writes bfloat16, which HDF5 lacks, as bytes, the dtype beside."""
+    """Return an HDF5 data set as an array. HDF5 lacks bfloat16; Keras writes its bytes, with the dtype as attribute."""
     values = np.array(dataset)
     return values.view("bfloat16") if dataset.attrs.get("dtype") == "bfloat16" else values

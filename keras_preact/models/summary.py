@@ -1,4 +1,4 @@
-"""A network in a few lines: units, output, parameters and multiply-adds of each stage."""
+"""Summary table of a network: units, output shape, parameters and multiply-adds of each stage."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.layers.graph import Call, calls
-from keras_preact.layers.products import OpenSize, UnknownProducts, call_products
+from keras_preact.layers.products import UnknownMultiplyAdds, UnknownSize, call_multiply_adds
 from keras_preact.layers.stack import units_in
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line: a stage, or what comes before and after the stages."""
+    """One row: a stage, the stem, the head or the total."""
 
     name: str
     units: int | str
@@ -28,7 +28,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """Title and lines, the last of them the sum; `uncounted` names layers whose multiply-adds are unknown."""
+    """Title and rows, the last of which is the total. `uncounted` names layer classes with unknown multiply-adds."""
 
     title: str
     rows: tuple[Row, ...]
@@ -38,14 +38,14 @@ class Summary:
 def multiply_adds(model: keras.Model) -> int:
     """Return the multiply-adds of one forward pass on one image or sequence.
 
-    Convolutions, dense layers, attention, recurrent layers and matrix products are counted, each as often as it is
-    called, inside other models too.
+    This counts convolutions, dense layers, attention, recurrent layers and matrix products, once per call, also in
+    nested models.
 
     Args:
         model: any functional model.
 
     Raises:
-        InputError: not a functional model, an input without a fixed size, or a custom layer that has matrices and no
+        InputError: the model is not functional, an input has no fixed size, or a custom layer has matrices but no
             method `multiply_adds(input_shape)`.
 
     Example:
@@ -56,16 +56,15 @@ def multiply_adds(model: keras.Model) -> int:
     """
     graph = calls(model)
     if any(None in tensor.shape[1:] for tensor in model.inputs):
-        raise OpenSize
-    return sum(map(call_products, graph))
+        raise UnknownSize
+    return sum(map(call_multiply_adds, graph))
 
 
 def summarize(model: keras.Model) -> Summary:
     """Return the summary of a functional network.
 
-    Parameters are the trainable ones, and those of a shared layer are counted where it is called first. Multiply-adds
-    are as in `multiply_adds`: "-" where the image size is open, and "+ ?" after the sum where there are layers whose
-    multiply-adds are unknown.
+    Parameters are trainable parameters; those of a shared layer count at its first call. Multiply-adds are those of
+    `multiply_adds`: "-" if the image size is open, and followed by "+ ?" if those of some layers are unknown.
 
     Example:
 
@@ -77,7 +76,7 @@ def summarize(model: keras.Model) -> Summary:
     272282
     """
     if not model.built:
-        raise InputError(f"{model.name} has no shapes yet; call it on images before you save it")
+        raise InputError(f"{model.name} is not built; call it on data once before you save it")
     graph = calls(model)
     groups: dict[str, list[Call]] = {"stem": []}
     seen_units = False
@@ -95,7 +94,7 @@ def summarize(model: keras.Model) -> Summary:
 
 
 def _row(name: str, group: Sequence[Call], outputs: Sequence[Any], counted: set[int]) -> Row:
-    """Return a line; `counted` are the variables of lines before it, and is added to."""
+    """Return a row; variables with an id in `counted` do not count again, and new ids are added to it."""
     units, parameters = sum(units_in(call.operation) for call in group), 0
     for call in group:
         for variable in getattr(call.operation, "trainable_variables", []):
@@ -111,18 +110,18 @@ def _shapes(tensors: Sequence[Any]) -> str:
 def _sum(group: Sequence[Call]) -> str:
     known = [call for call in group if not _unknown(call)]
     try:
-        total = sum(map(call_products, known))
-    except OpenSize:
+        total = sum(map(call_multiply_adds, known))
+    except UnknownSize:
         return "-"
     return (f"{total / 1e6:,.2f} M" if total else "") + (" + ?" if len(known) < len(group) else "")
 
 
 def _unknown(call: Call) -> str:
-    """Return the class of the layer whose multiply-adds are unknown; `""` if they are known, or the size is open."""
+    """Return the class of a layer with unknown multiply-adds; `""` if they are known or the image size is open."""
     try:
-        call_products(call)
-    except UnknownProducts as error:
+        call_multiply_adds(call)
+    except UnknownMultiplyAdds as error:
         return error.kind
-    except OpenSize:
+    except UnknownSize:
         pass
     return ""

@@ -1,4 +1,4 @@
-"""What is done to a trained network: a part frozen, batch norms' statistics estimated again, other image sizes."""
+"""Operations on trained networks: freezing, re-estimating batch-norm statistics, changing the image size."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from keras_preact.layers.composite import batch_norms
 
 
 def freeze(network: keras.Model, before: str | None = None) -> list[str]:
-    """Freeze a network, or its layers before one, for fine-tuning; return the names of the frozen layers.
+    """Freeze a network, or its first layers, for fine-tuning; return the names of the frozen layers.
 
-    A frozen layer keeps its weights, and a frozen batch norm also its statistics: it normalizes with them as at
-    inference, even where the network is called with `training=True`. Compile the model afterwards.
-    `freeze_batch_norms` freezes the batch norms alone, those inside units too.
+    A frozen batch norm also keeps its statistics and uses them as in inference, even if the network is called with
+    `training=True`. Compile the model afterwards. To freeze only the batch norms, including those inside units, use
+    `freeze_batch_norms`.
 
     Args:
         network: a functional model, such as the networks of this package.
-        before: name of the first layer that stays trainable, or what its name begins with: `"stage3"`, `"logits"`.
-            Default `None`: all are frozen.
+        before: name, or start of the name, of the first layer that stays trainable: `"stage3"`, `"logits"`. Default
+            `None`: all layers are frozen.
 
     Raises:
-        InputError: no layer has such a name.
+        InputError: no layer's name starts with `before`.
 
     Example:
 
@@ -37,29 +37,26 @@ def freeze(network: keras.Model, before: str | None = None) -> list[str]:
     'stage2_unit03'
     """
     names = [layer.name for layer in network.layers]
-    places = range(len(names)) if before is None else [k for k, name in enumerate(names) if name.startswith(before)]
-    if not places:
-        raise InputError(f"no layer's name begins with {before!r}; the layers are {', '.join(names)}")
-    end = len(names) if before is None else places[0]
+    end = len(names) if before is None else next((k for k, name in enumerate(names) if name.startswith(before)), None)
+    if end is None:
+        raise InputError(f"no layer's name starts with {before!r}; the layers are {', '.join(names)}")
     for layer in network.layers[:end]:
         layer.trainable = False
     return names[:end]
 
 
 def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
-    """Estimate the statistics of all batch norms again, over batches as in training; return the number of batches.
+    """Re-estimate the statistics of all batch norms on training batches; return the number of batches.
 
-    The moving statistics that training leaves lag behind the weights. Afterwards they are the means, over these
-    batches, of each batch's mean and variance. The weights stay as they are; dropout and augmentation layers of the
-    network act as in training.
+    After training, the moving statistics lag behind the weights. This replaces them by the averages of the batch means
+    and variances over `batches`. The weights do not change. Dropout and augmentation layers act as in training.
 
     Args:
-        network: a model with batch norms that are not frozen; they are changed in place.
-        batches: inputs of the model, each a batch, as large as those of training; or tuples of inputs and labels, as
-            `fit` takes them.
+        network: a model with batch norms that are not frozen; it is changed in place.
+        batches: batches of inputs of the model, as large as in training; or tuples of inputs and labels, as for `fit`.
 
     Raises:
-        InputError: no batch, or no batch norm that is not frozen.
+        InputError: there are no batches, or all batch norms are frozen.
 
     Example:
 
@@ -69,10 +66,10 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     2
     """
     if isinstance(batches, tuple):
-        raise InputError("the batches are a tuple, which means one of (inputs, labels); give a list or a data set")
+        raise InputError("batches is a tuple, which could be one pair of inputs and labels; give a list or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
-        raise InputError(f"{network.name} has no batch norm that is not frozen; there are no statistics to estimate")
+        raise InputError(f"{network.name} has no batch norm to estimate statistics for; unfreeze one first")
     momenta = [norm.momentum for norm in norms]
     count = 0
     try:
@@ -84,23 +81,23 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
     if not count:
-        raise InputError("there is no batch; give at least one")
+        raise InputError("batches is empty; give at least one batch")
     return count
 
 
 def resized(network: keras.Model, size: int) -> keras.Model:
-    """Return the network with the same weights for square images of another size, as for a test at 320 pixels.
+    """Return a copy of the network for square images of another size, for example to test at 320 pixels.
 
-    Frozen layers stay frozen.
+    The copy has the same weights, and frozen layers stay frozen.
 
     Args:
-        network: a functional model of images whose weights do not depend on their size; a `PerPixelMean` is taken
-            along where it has one mean for all pixels, as for ImageNet.
+        network: a functional image model with weights that do not depend on the image size. A `PerPixelMean` must have
+            the same mean for all pixels, as for ImageNet.
         size: height and width in pixels.
 
     Raises:
-        InputError: inputs that are no images, a mean that differs from pixel to pixel, or layers or weights that
-            belong to one size.
+        InputError: the model is not functional, an input is not an image, a mean differs from pixel to pixel, or a
+            layer or its weights depend on the image size.
 
     Example:
 
@@ -111,18 +108,18 @@ def resized(network: keras.Model, size: int) -> keras.Model:
     check_positive("size", size)
     config = network.get_config()
     if "layers" not in config:
-        raise InputError(f"{network.name} has a call of its own; only functional models can be resized")
+        raise InputError(f"{network.name} is not functional; only functional models can be resized")
     for shape in (tuple(tensor.shape) for tensor in network.inputs):
         if len(shape) != 4:
-            raise InputError(f"{network.name} takes {shape}, which are no images; give a network of images")
+            raise InputError(f"{network.name} has an input of shape {shape}, not an image; give an image model")
     _set_size(config, size)
     try:
         larger = network.__class__.from_config(config)
     except ValueError:
         raise InputError(
-            f"{network.name} has a layer that belongs to one image size, as patches do; crop the images instead"
+            f"{network.name} has a layer that depends on the image size, such as patches; crop the images instead"
         ) from None
-    larger.dtype_policy = network.dtype_policy  # with mixed_float16, Keras scales the loss of what is compiled
+    larger.dtype_policy = network.dtype_policy  # with mixed_float16, `compile` adds loss scaling
     for old, new in zip(network.layers, larger.layers, strict=True):
         weights = old.get_weights()
         if isinstance(old, PerPixelMean):
@@ -130,16 +127,16 @@ def resized(network: keras.Model, size: int) -> keras.Model:
         try:
             new.set_weights(weights)
         except ValueError:
-            raise InputError(f"the weights of {old.name} belong to one image size; crop the images instead") from None
-    return refuse_other_pixels(larger)
+            raise InputError(f"the weights of {old.name} depend on the image size; crop the images instead") from None
+    return require_uint8(larger)
 
 
 def _set_size(config: dict[str, Any], size: int | None) -> None:
-    """Set height and width of a functional model's inputs; those of models inside it to any."""
+    """Set the height and width of a functional model's inputs; leave those of nested models open."""
     formats = (layer["config"].get("data_format") for layer in config["layers"])
     sides = (2, 3) if next(filter(None, formats), None) == "channels_first" else (1, 2)
     for layer in config["layers"]:
-        layer.pop("build_config", None)  # the shapes of the size before
+        layer.pop("build_config", None)  # shapes for the old size
         if layer["class_name"] == "InputLayer":
             shape = layer["config"]["batch_shape"]
             layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(len(shape)))
@@ -147,14 +144,14 @@ def _set_size(config: dict[str, Any], size: int | None) -> None:
             _set_size(layer["config"], None)
 
 
-def refuse_other_pixels(model: keras.Model) -> keras.Model:
-    """Have a model whose inputs are uint8 refuse others, wherever it is called; return the model.
+def require_uint8(model: keras.Model) -> keras.Model:
+    """Make a model with uint8 inputs reject other dtypes; return the model.
 
-    Keras casts what it is given: to such a model, pixels from 0 to 1 are all 0. The model's files do not say this, so
-    it is said of each model that is built or loaded.
+    Otherwise Keras casts them, and pixels scaled to [0, 1) all become 0. A saved model does not store this check, so it
+    is added to every model that is built or loaded.
 
     >>> images = keras.Input((2,), dtype="uint8")
-    >>> model = refuse_other_pixels(keras.Model(images, keras.layers.Rescaling(1 / 255)(images)))
+    >>> model = require_uint8(keras.Model(images, keras.layers.Rescaling(1 / 255)(images)))
     >>> model.predict(np.ones((1, 2), "uint8"), verbose=0).shape
     (1, 2)
     >>> model.predict(np.ones((1, 2)), verbose=0)  # doctest: +ELLIPSIS
@@ -164,7 +161,7 @@ def refuse_other_pixels(model: keras.Model) -> keras.Model:
     """
     dtypes = [tensor.dtype for tensor in getattr(model, "inputs", ())]
     if "uint8" in dtypes:
-        accept_any_dtype(model)  # a Sequential model has no specs, and casts before it looks at them
+        accept_any_dtype(model)  # a Sequential model has no specs, and casts before it checks them
         specs = model.input_spec or [keras.InputSpec(shape=tuple(tensor.shape)) for tensor in model.inputs]
         for spec, dtype in zip(keras.tree.flatten(specs), dtypes, strict=True):
             spec.dtype = "uint8" if dtype == "uint8" else None
@@ -172,13 +169,13 @@ def refuse_other_pixels(model: keras.Model) -> keras.Model:
     return model
 
 
-def refuse_alike(copy: keras.Model, model: keras.Model) -> keras.Model:
-    """Have a model that was made of another one refuse other pixels if that one does; return it."""
+def require_uint8_like(copy: keras.Model, model: keras.Model) -> keras.Model:
+    """Make a copy of a model reject other dtypes than uint8 if that model does; return the copy."""
     refuses = any(getattr(spec, "dtype", None) == "uint8" for spec in keras.tree.flatten(model.input_spec))
-    return refuse_other_pixels(copy) if refuses else copy
+    return require_uint8(copy) if refuses else copy
 
 
 def _one_mean(mean: np.ndarray, shape: Any) -> np.ndarray:
     if not np.allclose(mean, mean[:1, :1], rtol=0, atol=1e-3):
-        raise InputError("the mean differs from pixel to pixel and belongs to one image size; crop the images instead")
+        raise InputError("the mean differs from pixel to pixel, so it fits one image size; crop the images instead")
     return np.broadcast_to(mean[:1, :1], tuple(shape))

@@ -1,8 +1,7 @@
-"""Transformer encoders in both orders: tokens, series or image patches in, one of three heads out."""
+"""Pre-norm and post-norm Transformer encoders for tokens, time series or image patches, with one of three heads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,23 +13,23 @@ from keras_preact.errors import InputError, check_positive, check_rate
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
-from keras_preact.models.resnet import drop_path_rates, equal_units, with_policy
+from keras_preact.models.resnet import drop_path_rates, equal_units, source_inputs, with_policy
 
 EMBEDDING_DEVIATION = 0.02
 """Standard deviation of the initial embeddings of tokens and positions, as in BERT and GPT-2."""
 
 
-# ---- what comes in ------------------------------------------------------------------------------------------------
+# ---- inputs -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Sequences of token numbers, int32 (batch, length); 0 is padding, to which nobody attends.
+    """Sequences of token IDs, int32 (batch, length). ID 0 is padding, which attention masks out.
 
     Attributes:
-        vocabulary: how many numbers there are, 0 among them. Default 256.
-        length: of the sequences. Default 128.
-        padded: whether 0 is padding. Default `True`; `False` makes it a token.
+        vocabulary: number of token IDs, including 0. Default 256.
+        length: number of tokens per sequence. Default 128.
+        padded: whether ID 0 is padding. Default `True`; `False` makes it an ordinary token.
 
     Example:
 
@@ -47,7 +46,7 @@ class Tokens:
         return keras.Input((check_positive("length", self.length),), dtype="int32", name="tokens")
 
     def embed(self, x: Any, dim: int, dtype: Any) -> Any:
-        """Return a vector a step."""
+        """Return one vector per token."""
         return keras.layers.Embedding(
             check_positive("vocabulary", self.vocabulary),
             dim,
@@ -63,8 +62,8 @@ class Series:
     """Time series, float (batch, length, features).
 
     Attributes:
-        length: number of time steps.
-        features: number of values a step.
+        length: number of time steps. Default 96.
+        features: number of values per step. Default 1.
 
     Example:
 
@@ -81,17 +80,17 @@ class Series:
         return keras.Input(shape, name="series")
 
     def embed(self, x: Any, dim: int, dtype: Any) -> Any:
-        """Return a vector a step."""
+        """Return one vector per step."""
         return keras.layers.Dense(dim, dtype=dtype, name="embedding")(x)
 
 
 @dataclass(frozen=True)
 class Patches:
-    """Images, float (batch, height, width, channels), cut into square patches: a Vision Transformer.
+    """Images, float (batch, height, width, channels), cut into square patches (Vision Transformer).
 
     Attributes:
         image_shape: (height, width, channels). Default CIFAR's.
-        size: of a patch, in pixels; divides height and width. Default 4.
+        size: height and width of a patch in pixels; must divide those of the image. Default 4.
 
     Example:
 
@@ -108,22 +107,21 @@ class Patches:
         return keras.Input(self.image_shape, name="images")
 
     def embed(self, x: Any, dim: int, dtype: Any) -> Any:
-        """Return a vector a patch, row by row."""
+        """Return one vector per patch, row by row."""
         height, width, _ = self.image_shape
-        size = check_positive("size of a patch", self.size)
+        size = check_positive("patch size", self.size)
         if height % size or width % size:
             raise InputError(f"patches of {size} pixels do not divide images of {height}×{width}; choose a divisor")
-        cut = {"strides": size, "data_format": "channels_last", "dtype": dtype, "name": "embedding"}
-        x = keras.layers.Conv2D(dim, size, **cut)(x)
+        x = keras.layers.Conv2D(dim, size, strides=size, data_format="channels_last", dtype=dtype, name="embedding")(x)
         return keras.layers.Reshape((height // size * (width // size), dim), dtype=dtype, name="patches")(x)
 
 
-# ---- what comes out -----------------------------------------------------------------------------------------------
+# ---- heads --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Classification:
-    """Logits of a whole sequence, from the mean of its steps but padding: (batch, classes), float32.
+    """Logits for a whole sequence, from the mean of its steps without padding: (batch, classes), float32.
 
     Attributes:
         classes: number of classes. Default 2.
@@ -144,11 +142,11 @@ class Classification:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The next values of some features, from the last step: (batch, horizon, targets), float32.
+    """Forecast of the next values, computed from the last step: (batch, horizon, targets), float32.
 
     Attributes:
         horizon: number of time steps to forecast. Default 24.
-        targets: number of values a step. Default 1.
+        targets: number of values per step. Default 1.
 
     Example:
 
@@ -169,12 +167,14 @@ class Forecast:
 
 @dataclass(frozen=True)
 class NextToken:
-    """Logits of the token that follows each step, from that step and those before it: (batch, length, vocabulary).
+    """Logits of the next token at every step: (batch, length, vocabulary), float32.
+
+    Attention is causal: a step sees only itself and earlier steps.
 
     Attributes:
-        vocabulary: how many tokens there are.
+        vocabulary: number of tokens. Default 256.
 
-    Example: no step sees those after it.
+    Example:
 
     >>> transformer(Tokens(100, 12, padded=False), NextToken(100), depth=1, dim=8, heads=2).output_shape
     (None, 12, 100)
@@ -193,9 +193,9 @@ Head = Classification | Forecast | NextToken
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class MeanOfSteps(keras.layers.Layer):
-    """The mean of a sequence's steps, padding left out: (batch, steps, width) → (batch, width).
+    """The mean over the steps of a sequence, without padding: (batch, steps, width) → (batch, width).
 
-    As `keras.layers.GlobalAveragePooling1D`, but that a sequence of nothing but padding has the mean 0, not 0 / 0.
+    Like `keras.layers.GlobalAveragePooling1D`, but a sequence of only padding has mean 0, not 0 / 0.
 
     >>> import numpy as np
     >>> x, mask = np.arange(8.0).reshape(2, 2, 2), np.array([[True, False], [False, False]])
@@ -239,7 +239,7 @@ class LastStep(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class Positions(keras.layers.Layer):
-    """Adds a learned vector to each step, by its position.
+    """Add a learned position embedding to each step.
 
     Input and output: (batch, steps, width); the number of steps is fixed.
 
@@ -261,14 +261,14 @@ class Positions(keras.layers.Layer):
         return x + ops.convert_to_tensor(self.positions)
 
     def multiply_adds(self, input_shape: Any) -> int:
-        """Return 0: vectors are added, and nothing is multiplied."""
+        """Return 0: the layer only adds."""
         return 0
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
 
-# ---- the networks -------------------------------------------------------------------------------------------------
+# ---- networks -----------------------------------------------------------------------------------------------------
 
 
 def transformer(
@@ -293,34 +293,33 @@ def transformer(
     dtype: Any = None,
     name: str | None = None,
 ) -> keras.Model:
-    """A Transformer encoder: embedding, positions, equal blocks, the last normalization of pre-norm, a head.
+    """A Transformer encoder: embedding, positions, equal blocks, the final normalization of pre-norm, and a head.
 
     Args:
-        inputs: `Tokens`, `Series` or `Patches`. Default `Tokens()`: bytes, 128 of them.
-        head: `Classification`, `Forecast` or `NextToken` (whose blocks are causal). Default `Classification()`: two
-            classes.
+        inputs: `Tokens`, `Series` or `Patches`. Default `Tokens()`: 128 bytes.
+        head: `Classification`, `Forecast` or `NextToken` (causal blocks). Default `Classification()`: two classes.
         depth: number of blocks. Default 6.
         dim: width of the residual stream. Default 128.
-        heads: number of attention heads; divides `dim`. Default 4.
-        feed_forward_dim: width of the feed-forward networks' hidden layer. Default 4 × `dim`.
+        heads: number of attention heads; must divide `dim`. Default 4.
+        feed_forward_dim: width of the hidden layer of the feed-forward networks. Default 4 × `dim`.
         placement: `"pre_norm"` (default), `"post_norm"`, `"sandwich"`, `"no_norm"`, or a `Placement`.
         shortcut, activation, normalization, epsilon, gain: of the blocks; see `EncoderBlock`.
-        dropout: of the blocks, and of the sum of embeddings and positions. Default 0.
-        drop_path: probability of leaving out the last block's branches in training; it grows linearly from 0 at the
-            first block. Default 0.
-        rolled: `False` (default) makes each block a layer of its own, `encoder_block01`, …. `True` makes them one
-            layer, `encoder_stack`, which runs one block in a loop over stacked weights; `None` does so where
-            `default_rolled` says that it pays, which depends on the backend and on `depth`.
-        remat: what the blocks compute again in the backward pass; see `UnitStack`.
+        dropout: rate in the blocks and after the positions are added. Default 0.
+        drop_path: probability of dropping the last block's branches in training (stochastic depth). It grows linearly
+            from 0 at the first block. Default 0.
+        rolled: `False` (default) makes each block a layer, `encoder_block01`, …. `True` makes all blocks one layer,
+            `encoder_stack`, which loops over stacked weights. `None` chooses by the backend and `depth` (see
+            `default_rolled`).
+        remat: activation checkpointing of the blocks; see `UnitStack`.
         input_tensor: a Keras tensor to build on, instead of a new input.
-        dtype: dtype or dtype policy of the layers; default Keras's setting. Heads are float32 always.
-        name: of the model; default for example `"transformer6_pre_norm"`.
+        dtype: dtype or dtype policy of the layers. Default: Keras's setting. Heads are always float32.
+        name: of the model. Default: for example `"transformer6_pre_norm"`.
 
     Returns:
-        A functional `keras.Model`; input and output as `inputs` and `head` say.
+        A functional `keras.Model`; see `inputs` and `head` for its input and output.
 
     Raises:
-        InputError: a number out of its range, an unknown name, heads that do not divide `dim`.
+        InputError: a number is out of range, a name is unknown, or `heads` does not divide `dim`.
 
     Example:
 
@@ -330,8 +329,8 @@ def transformer(
     """
     inputs, head = inputs or Tokens(), head or Classification()
     placement = get_placement(placement, NORM_PLACEMENTS)
-    x = start = inputs.tensor() if input_tensor is None else input_tensor
-    x = Positions(dtype=dtype, name="positions")(inputs.embed(x, check_positive("dim", dim), dtype))
+    start = inputs.tensor() if input_tensor is None else input_tensor
+    x = Positions(dtype=dtype, name="positions")(inputs.embed(start, check_positive("dim", dim), dtype))
     if check_rate("dropout", dropout):
         x = seeded_dropout(dropout, 3, dtype=dtype, name="embedding_dropout")(x)
     block = partial(
@@ -360,14 +359,12 @@ def transformer(
     if NORM in placement.head:
         for layer in sequence_normalization(normalization, epsilon, "final_norm", dtype):
             x = layer(x)
-    sources: Sequence[Any] = [start] if input_tensor is None else keras.utils.get_source_inputs(start)
-    model_inputs = sources[0] if len(sources) == 1 else sources
-    model = keras.Model(model_inputs, head(x), name=name or f"transformer{depth}_{placement.name}")
+    model = keras.Model(source_inputs(start), head(x), name=name or f"transformer{depth}_{placement.name}")
     return with_policy(model, dtype)
 
 
 def prenorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:
-    """A Transformer encoder in the pre-norm order, x' = x + F(LN(x)), with one more normalization before the head.
+    """A pre-norm Transformer encoder, x' = x + F(LN(x)), with one more normalization before the head.
 
     Arguments, result and errors as in `transformer`, without `placement`.
 
@@ -379,7 +376,7 @@ def prenorm_transformer(inputs: Inputs | None = None, head: Head | None = None, 
 
 
 def postnorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:
-    """A Transformer encoder in the original order, x' = LN(x + F(x)).
+    """A post-norm Transformer encoder, the original order: x' = LN(x + F(x)).
 
     Arguments, result and errors as in `transformer`, without `placement`.
 

@@ -1,4 +1,4 @@
-"""The weights of a network by name, whether its units are layers of their own or rolled into stacks; files of them."""
+"""Loading weights files into networks, rolled or not."""
 
 from __future__ import annotations
 
@@ -16,29 +16,24 @@ from keras_preact.layers.stack import UnitStack
 from keras_preact.models.archive import check_weights
 from keras_preact.models.named_weights import _layers, _stage, _unit_paths, assign_checked
 from keras_preact.models.safetensors import load_safetensors
-from keras_preact.models.stored import (
-    array_of,
-    check_file,
-    load_state,
-    opened,
-)
+from keras_preact.models.stored import array_of, check_file, load_state, read_h5
 
 ENDINGS = (".weights.h5", ".keras", ".safetensors")
-"""How the names of files end that weights are loaded from."""
+"""The endings of weights files."""
 
 
 def load_weights(model: keras.Model, path: str | Path) -> None:
-    """Set a model's weights to those of a file, all of them or none, whether units are rolled in the one or the other.
+    """Load all weights of a model from a file, whether the saved and the loading network are rolled or not.
 
-    Keras's own `model.load_weights` needs the network in the form that it was saved in: rolled where that was rolled.
+    Keras's own `model.load_weights` requires the form that was saved, rolled or not.
 
     Args:
-        model: the network whose weights were saved, in any of its forms (`rolled`, `remat`).
+        model: the saved network, with any `rolled` and `remat`.
         path: a `.weights.h5` or `.keras` file of Keras, or a `.safetensors` file of `save_safetensors`.
 
     Raises:
-        InputError: no such file, a damaged one, or one with weights that are missing, too many or of another shape;
-            the model is unchanged if the form is another than the file's.
+        InputError: the file does not exist or is damaged, or has missing or extra weights, or weights of another shape
+            or that are not finite. The file is checked before the model is changed.
 
     Example:
 
@@ -49,15 +44,11 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     >>> load_weights(cifar_resnet(14), path)
     """
     path = Path(path)
-    if not path.name.endswith(ENDINGS):
+    has_ending = path.name.endswith(ENDINGS)
+    if not has_ending or not path.is_file():
         raise InputError(
-            f"{path.name} is no file of weights, and no trained weights are downloaded; give one that ends in "
-            f"{', '.join(ENDINGS)}"
-        )
-    if not path.is_file():
-        raise InputError(
-            f"there is no file {path}, and no trained weights are downloaded; give the path of one that ends in "
-            f"{', '.join(ENDINGS)}"
+            f"{path} {'does not exist' if has_ending else 'is not a weights file'}, and no trained weights are "
+            f"downloaded; pass the path of a file that ends in {', '.join(ENDINGS)}"
         )
     if path.suffix == ".safetensors":
         load_safetensors(model, path)
@@ -71,7 +62,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         values = stored.unrolled(model)
     except InputError:
         raise
-    except Exception as error:  # what a damaged file brings up in h5py can be anything
+    except Exception as error:  # for a damaged file, h5py may raise any exception
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path.name} cannot be read ({reason}); save it again") from None
     assign_checked(path.name, model, values)
@@ -80,20 +71,20 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
 class _StoredWeights:
     """The arrays in a weights file of Keras, by the names of their layers.
 
-    Keras numbers the layers of a file by class, so a stack in place of units moves the number of every later unit.
-    The file also holds the names of the layers, and these do not move.
+    Keras numbers the layers of a file by class, so rolling units into a stack renumbers every later unit. The layer
+    names, which the file also stores, stay the same.
 
     Attributes:
-        content: of the HDF5 file, checked.
-        arrays: by the path of the layer and the variable's number in it: `"stage1_unit01/conv1/0"`.
+        content: the checked HDF5 file.
+        arrays: arrays by the path of the layer and the variable's number in it: `"stage1_unit01/conv1/0"`.
         layers: paths of all layers.
-        stacks: paths of the stacks, and whether each is rolled.
+        stacks: whether each stack is rolled, by path.
     """
 
     def __init__(self, path: Path) -> None:
-        import h5py  # Keras imports it only when it reads a file
+        import h5py  # imported only when a file is read, as in Keras
 
-        self.content = opened(path)
+        self.content = read_h5(path)
         check_weights(path.name, self.content)
         self.source = path.name
         self.arrays: dict[str, np.ndarray] = {}
@@ -108,20 +99,20 @@ class _StoredWeights:
             if key == "vars" or not hasattr(inside, "keys"):
                 continue
             if "vars" in inside:
-                own = inside["vars"]
-                below = f"{path}{own.attrs.get('name', key)}/"
+                variables = inside["vars"]
+                below = f"{path}{variables.attrs.get('name', key)}/"
                 self.layers.add(below)
-                self.arrays |= {f"{below}{number}": array_of(own[number]) for number in own}
+                self.arrays |= {f"{below}{number}": array_of(variables[number]) for number in variables}
             if key.startswith("unit_stack"):
                 self.stacks[below] = "units" not in inside
-            if not self.stacks.get(below):  # a rolled stack has all that is needed in its own variables
+            if not self.stacks.get(below):  # a rolled stack stores all its weights in its own variables
                 self._read(inside, below)
 
     def unrolled(self, model: keras.Model) -> dict[str, np.ndarray]:
-        """Return the arrays by the names of `named_weights`, without random states; others by names of their own.
+        """Return the arrays, except random states, by the names of `named_weights` or, if unknown, their own.
 
         Raises:
-            InputError: a stack of the file has more units than the model.
+            InputError: a stack in the file has more units than the model.
         """
         names, by_unit = _names_in_files(model), self._paths_of_units(model)
         found: dict[str, np.ndarray] = {}
@@ -139,7 +130,7 @@ class _StoredWeights:
         return {name: value for name, value in found.items() if "float" in value.dtype.name}
 
     def _paths_of_units(self, model: keras.Model) -> dict[str, list[str]]:
-        """Return the paths of the units of each stack in the file: the model's, in order, that the file has nowhere."""
+        """Return the paths of the units in each stack of the file: the model's, in order, except those in the file."""
         free = {path: None for paths in _unit_paths(model).values() for path in paths if path not in self.layers}
         found: dict[str, list[str]] = {}
         for stack, rolled in self.stacks.items():
@@ -150,8 +141,8 @@ class _StoredWeights:
             paths = [path for path in free if _stage(path) == _stage(stack)][:count]
             if len(paths) < count:
                 raise InputError(
-                    f"{self.source} has {count} units in {stack.rstrip('/')}, and {model.name} has {len(paths)}; build "
-                    "it with the options of the network that was saved"
+                    f"{self.source} has {count} units in {stack.rstrip('/')} but {model.name} has {len(paths)}; build "
+                    "the network with the options of the saved one"
                 )
             found[stack] = paths
             free = {path: None for path in free if path not in paths}
@@ -159,9 +150,9 @@ class _StoredWeights:
 
 
 def _names_in_files(model: keras.Model) -> dict[str, str]:
-    """Return the names of the unrolled network's weights by those in a file, where variables are numbers in layers.
+    """Map the names in a Keras file, which numbers the variables of each layer, to those of `named_weights`.
 
-    Each weight also has its number in the whole unit, `"stage1_unit02/#7"`, which a rolled stack saves it by.
+    A second key of each weight, such as `"stage1_unit02/#7"`, has its number in the unit, which rolled stacks use.
     """
     found: dict[str, str] = {}
     units = _unit_paths(model)
@@ -180,7 +171,7 @@ def _names_in_files(model: keras.Model) -> dict[str, str]:
 
 
 def _numbered(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[str, keras.Variable]]:
-    """Yield the variables of a layer and of those in it by the layer's name and the number that Keras saves them by."""
+    """Yield the variables of a layer and of its inner layers by the layer's name and Keras's number in the file."""
     for number, variable in enumerate([*own_trainable(layer), *own_state(layer)]):
         yield f"{path}{number}", variable
     for inside in direct_layers(layer):

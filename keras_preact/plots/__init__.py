@@ -1,6 +1,6 @@
-"""Every figure of the command line and the course. The one package that imports matplotlib.
+"""All figures of the command line and the course. No other package imports matplotlib.
 
-Figures are told apart by shape as well as by colour, and carry a sentence that says what is to be seen: `alt_text`.
+Series differ in marker as well as color. Each figure has a description in words: `alt_text`.
 """
 
 from keras_preact.plots.base import COLOURS, MARKERS, alt_text, draw, look

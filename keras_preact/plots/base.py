@@ -1,11 +1,11 @@
-"""What all figures share: colours, markers, files, and the sentence that says in words what is to be seen.
+"""Colors, markers, labels, files and descriptions of all figures.
 
-Figures are told apart by shape as well as by colour (the colours of Okabe and Ito, which colour-blind readers can
-tell apart), and carry a sentence that says what is to be seen: `alt_text`.
+The colors are those of Okabe and Ito, which color-blind readers can distinguish.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,24 +25,34 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 
 def alt_text(figure: Figure) -> str:
-    """Return the sentence that says in words what a figure of this module shows."""
+    """Return the description of a figure of this package, one or two sentences."""
     return str(figure.get_label())
 
 
 def draw(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG or SVG, by the path's suffix, PNG without one; the same bytes wherever it is drawn."""
+    """Write a figure as PNG or SVG, by the path's suffix (default PNG), with the same bytes on every machine."""
     path = Path(path)
     kind = path.suffix[1:] or "png"
     with matplotlib.rc_context({"svg.hashsalt": "keras_preact", "svg.fonttype": "path"}):
-        about: dict[str, Any] = {"Description": alt_text(figure)}
-        about |= {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(path, format=kind, metadata=about)
+        metadata: dict[str, Any] = {"Description": alt_text(figure)}
+        metadata |= {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+        figure.savefig(path, format=kind, metadata=metadata)
     return path
 
 
 def look(number: int) -> dict[str, Any]:
-    """Return colour and marker of a series: a pair of its own for each of 49."""
+    """Return color and marker of a series; the first 49 pairs are distinct."""
     return {"color": COLOURS[number % 7], "marker": MARKERS[(number + number // 7) % 7]}
+
+
+def in_words(name: str) -> str:
+    """Return the name of a network, placement or shortcut as a label, in the words of the paper.
+
+    >>> in_words("resnet20_full_preactivation"), in_words("bn_after_addition"), in_words("relu_only_preactivation")
+    ('ResNet-20, full pre-activation', 'BN after addition', 'ReLU-only pre-activation')
+    """
+    name = re.sub(r"^resnet(\d+)_", r"ResNet-\1, ", name).replace("_", " ").replace("preactivation", "pre-activation")
+    return re.sub(r"\brelu\b", "ReLU", re.sub(r"\bbn\b", "BN", name)).replace(" only pre", "-only pre")
 
 
 def new_figure(alt: str, width: float, height: float, title: str = "") -> Figure:

@@ -1,4 +1,4 @@
-"""The depth study: errors by learning rate, errors against depth, and what explains them."""
+"""The depth study: errors by learning rate, errors by depth, and their explanation."""
 
 from __future__ import annotations
 
@@ -9,24 +9,17 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import Rows, look, new_figure
-
-ORDER_WORDS = {
-    "original": "original",
-    "full_preactivation": "full pre-activation",
-    "bn_after_addition": "BN after addition",
-    "original, warm-up": "original, warm-up",
-}
+from keras_preact.plots.base import Rows, in_words, look, new_figure
 
 
 def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure:
-    """Return test errors against steps, a colour an order: a thin line is a run, the thick one the mean of the runs.
+    """Return test errors against steps, one color per order: a thin line for each run, a thick one for their mean.
 
-    A dotted line marks the 90 % of guessing one of ten classes.
+    A dotted line marks 90 %, the error of guessing one of ten classes.
 
     Args:
-        runs: rows of metrics.csv of each run, by order; with equal steps.
-        title: above the figure.
+        runs: rows of metrics.csv of each run, by order; all runs have the same steps.
+        title: title of the figure.
 
     Example:
 
@@ -35,12 +28,12 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
     >>> len(axes.get_lines()), axes.get_legend_handles_labels()[1]
     (4, ['original (n = 2)'])
     """
-    said = []
+    ends = []
     for order, each in runs.items():
-        ends = [rows[-1]["test_error"] for rows in each]
-        low, high = min(ends), max(ends)
-        said.append(f"{ORDER_WORDS[order]} {statistics.mean(ends):.1f} ({low:.1f} to {high:.1f}, n = {len(ends)})")
-    alt = f"{title + ': ' if title else ''}test error (%) against training steps. At the end: {'; '.join(said)}."
+        errors = [rows[-1]["test_error"] for rows in each]
+        low, high = min(errors), max(errors)
+        ends.append(f"{in_words(order)} {statistics.mean(errors):.1f} ({low:.1f} to {high:.1f}, n = {len(errors)})")
+    alt = f"{title + ': ' if title else ''}test error (%) against training steps. At the end: {'; '.join(ends)}."
     figure = new_figure(alt, 7.0, 4.2, title)
     axes = figure.add_subplot()
     for number, (order, each) in enumerate(runs.items()):
@@ -50,9 +43,9 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
             axes.plot([row["step"] for row in rows], errors, color=style["color"], linewidth=0.8, alpha=0.45)
         steps = [row["step"] for row in each[0]]
         mean = [statistics.mean(rows[k]["test_error"] for rows in each) for k in range(len(steps))]
-        axes.plot(steps, mean, label=f"{ORDER_WORDS[order]} (n = {len(each)})", linewidth=2.2, markersize=5, **style)
+        axes.plot(steps, mean, label=f"{in_words(order)} (n = {len(each)})", linewidth=2.2, markersize=5, **style)
     axes.axhline(90, color="0.5", linewidth=0.8, linestyle=":")
-    axes.annotate("guessing", (0, 90), xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.4")
+    axes.annotate("random guessing", (0, 90), xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.4")
     axes.set(xlabel="training steps (mini-batches)", ylabel="test error (%)", ylim=(None, 94))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
@@ -65,14 +58,14 @@ def screening_figure(
     works_below: float,
     warmed_up: Mapping[int, float] | None = None,
 ) -> Figure:
-    """Return a map of test errors for each order, and beside them the largest learning rate that works against depth.
+    """Return a map of test errors for each order, and next to them the largest learning rate that works by depth.
 
-    A row is a learning rate, a column a depth; what fails is crossed out.
+    Rows are learning rates, columns are depths; a cross marks failures.
 
     Args:
         errors: test errors (%) by order, depth and learning rate.
-        works_below: the error from which on a learning rate counts as failing.
-        warmed_up: test errors of the first order with the paper's warm-up, by depth.
+        works_below: a learning rate fails from this error (%) on.
+        warmed_up: test errors (%) of the first order with the paper's warm-up, by depth.
 
     Example:
 
@@ -86,59 +79,59 @@ def screening_figure(
         order: {
             depth: max((rate for rate in rates if cells[depth, rate] < works_below), default=0.0)
             for depth in depths
-            if all((depth, rate) in cells for rate in rates)  # a rate that was not tried may work
+            if all((depth, rate) in cells for rate in rates)  # an untested rate may work
         }
         for order, cells in errors.items()
     }
-    said = [
-        f"{ORDER_WORDS[order]}: " + ", ".join(f"{depth} layers {rate:g}" for depth, rate in found.items())
+    works = [
+        f"{in_words(order)}: " + ", ".join(f"{depth} layers {rate:g}" for depth, rate in found.items())
         for order, found in largest.items()
         if found
     ]
-    alt = f"Test error by depth and learning rate. The largest learning rate that works: {'; '.join(said)}."
+    alt = f"Test error by depth and learning rate. The largest learning rate that works: {'; '.join(works)}."
     figure = new_figure(alt, 2.9 * len(errors) + 3.6, 3.4)
-    *panels, beside = figure.subplots(1, len(errors) + 1)
+    *panels, summary = figure.subplots(1, len(errors) + 1)
     labels = [f"{rate:g}" for rate in rates] + ["0.1, warm-up"] * bool(warmed_up)
     for number, (axes, (order, cells)) in enumerate(zip(panels, errors.items(), strict=True)):
         rows = [{depth: cells[depth, rate] for depth in depths if (depth, rate) in cells} for rate in rates]
         rows += [dict(warmed_up) if number == 0 else {}] if warmed_up else []
         image = _draw_map(axes, rows, depths, works_below)
-        axes.set_title(ORDER_WORDS[order], fontsize=10)
+        axes.set_title(in_words(order), fontsize=10)
         axes.set_yticks(range(len(labels)), labels if number == 0 else [])
-        axes.set_xlabel("layers")
+        axes.set_xlabel("depth (layers)")
         style = look(number)
         found = largest[order]
-        beside.plot(list(found), [rate or math.nan for rate in found.values()], label=ORDER_WORDS[order], **style)
+        summary.plot(list(found), [rate or math.nan for rate in found.values()], label=in_words(order), **style)
     panels[0].set_ylabel("learning rate")
     figure.colorbar(image, ax=panels, label="test error (%)")
-    beside.set_yscale("log")
-    beside.set_yticks(rates, [f"{rate:g}" for rate in rates])
-    beside.set_title("largest rate that works", fontsize=10)
-    beside.set_xlabel("layers")
-    _depth_axis(beside, set(depths))
-    beside.legend(frameon=False, fontsize=8)
+    summary.set_yscale("log")
+    summary.set_yticks(rates, [f"{rate:g}" for rate in rates])
+    summary.set_title("largest learning rate\nthat works", fontsize=10)
+    summary.set_xlabel("depth (layers)")
+    _depth_axis(summary, set(depths))
+    summary.legend(frameon=False, fontsize=8)
     return figure
 
 
 def _draw_map(axes: Any, rows: Sequence[Mapping[int, float]], depths: Sequence[int], works_below: float) -> Any:
-    """Draw errors by row and depth as a map, with their numbers; return the image."""
+    """Draw a map of errors, with their numbers, by row and depth; return the image."""
     values = [[row.get(depth, math.nan) for depth in depths] for row in rows]
     image = axes.imshow(values, cmap="cividis_r", vmin=50, vmax=90, origin="lower", aspect="auto")
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         for depth, error in row.items():
-            words, colour = f"{error:.0f}" + " ✕" * (error >= works_below), "white" if error > 72 else "black"
-            axes.text(depths.index(depth), place, words, ha="center", va="center", fontsize=8, color=colour)
+            label, color = f"{error:.0f}" + " ✕" * (error >= works_below), "white" if error > 72 else "black"
+            axes.text(depths.index(depth), position, label, ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     return image
 
 
 def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Sequence[float]]]]]) -> Figure:
-    """Return errors and losses after equal steps against depth: a panel a quantity and a choice of the learning rate.
+    """Return errors and losses after equal steps by depth: one panel per quantity and choice of the learning rate.
 
-    A dot is a run, a line goes through the means, a band reaches from the lowest run to the highest.
+    Dots are runs, lines connect their means, and bands span the lowest to the highest run.
 
     Args:
-        series: one number a run, by quantity (the rows), choice of the learning rate (the columns), order and depth.
+        series: one number per run, by quantity (rows), choice of the learning rate (columns), order and depth.
 
     Example:
 
@@ -147,25 +140,25 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     [31.0, 38.0]
     """
     columns = list(next(iter(series.values()), {}))
-    said = [
-        f"{quantity} {choice}, {ORDER_WORDS[order]}: "
+    means = [
+        f"{quantity} {choice}, {in_words(order)}: "
         + ", ".join(f"{depth} layers {statistics.mean(runs):.3g} (n = {len(runs)})" for depth, runs in points.items())
         for quantity, choices in series.items()
         for choice, orders in choices.items()
         for order, points in orders.items()
     ]
-    alt = f"Against depth, means of runs. {'; '.join(said)}."
+    alt = f"Means of runs by depth. {'; '.join(means)}."
     figure = new_figure(alt, 4.6 * max(len(columns), 1), 0.6 + 3.0 * max(len(series), 1))
     grid = figure.subplots(max(len(series), 1), max(len(columns), 1), squeeze=False, sharex=True, sharey="row")
     for panels, (quantity, choices) in zip(grid, series.items(), strict=False):
         for axes, (choice, orders) in zip(panels, choices.items(), strict=True):
             for number, (order, points) in enumerate(orders.items()):
-                _draw_band(axes, number, ORDER_WORDS[order], points)
+                _draw_band(axes, number, in_words(order), points)
             axes.set_title(choice, fontsize=10)
             _depth_axis(axes, {depth for points in orders.values() for depth in points})
         panels[0].set_ylabel(quantity)
     for axes in grid[-1]:
-        axes.set_xlabel("layers")
+        axes.set_xlabel("depth (layers)")
     _legend_below(figure, grid[0, 0], 2)
     return figure
 
@@ -181,19 +174,19 @@ def _draw_band(axes: Any, number: int, label: str, points: Mapping[int, Sequence
 
 
 def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, float]]]]) -> Figure:
-    """Return what explains a gap against depth: a row a quantity, a column a moment of the training, a line an order.
+    """Return the explanation of a gap by depth: one row per quantity, column per moment of training, line per order.
 
     Args:
         found: numbers by quantity, moment, order and depth.
     """
-    said = [
-        f"{quantity}, {moment}, {ORDER_WORDS[order]}: "
+    points_in_words = [
+        f"{quantity}, {moment}, {in_words(order)}: "
         + ", ".join(f"{depth} layers {value:.2g}" for depth, value in sorted(points.items()))
         for quantity, moments in found.items()
         for moment, orders in moments.items()
         for order, points in orders.items()
     ]
-    alt = f"Against depth. {'; '.join(said)}."
+    alt = f"Values by depth. {'; '.join(points_in_words)}."
     moments = list(next(iter(found.values()), {}))
     figure = new_figure(alt, 3.4 * max(len(moments), 1), 0.6 + 2.5 * max(len(found), 1))
     grid = figure.subplots(max(len(found), 1), max(len(moments), 1), squeeze=False, sharex=True, sharey="row")
@@ -202,7 +195,7 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
             for number, (order, points) in enumerate(orders.items()):
                 depths = sorted(points)
                 values = [points[depth] for depth in depths]
-                axes.plot(depths, values, label=ORDER_WORDS[order], linewidth=1.4, markersize=4, **look(number))
+                axes.plot(depths, values, label=in_words(order), linewidth=1.4, markersize=4, **look(number))
             if row == 0:
                 axes.set_title(moment, fontsize=10)
             _depth_axis(axes, {depth for points in orders.values() for depth in points})
@@ -211,7 +204,7 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
             panels[0].set_yscale("log")
         panels[0].set_ylabel(quantity.replace(", ", ",\n"), fontsize=9)
     for axes in grid[-1]:
-        axes.set_xlabel("layers")
+        axes.set_xlabel("depth (layers)")
     _legend_below(figure, grid[0, 0], 4)
     return figure
 

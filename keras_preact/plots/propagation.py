@@ -1,4 +1,4 @@
-"""Signal and gradient by depth, and what is lost without a unit."""
+"""Signal and gradient by unit, and test errors without each unit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import look, new_figure
+from keras_preact.plots.base import in_words, look, new_figure
 
 
 def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: str = "") -> Figure:
-    """Return the signal and the gradient by depth: variances of x_l and F(x_l), norms of ∂E/∂x_l and its two terms.
+    """Return signal and gradient by unit: variances of x_l and F(x_l), norms of ∂E/∂x_l and its two terms.
 
     Args:
-        forward: of `keras_preact.analysis.forward_signal`.
-        gradient: of `keras_preact.analysis.gradient_signal`.
-        title: above the figure.
+        forward: result of `keras_preact.analysis.forward_signal`.
+        gradient: result of `keras_preact.analysis.gradient_signal`.
+        title: title of the figure.
 
     Example:
 
@@ -39,15 +39,19 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
     figure = new_figure(alt, 9.5, 3.8, title)
     left, right = figure.subplots(1, 2)
     units = range(1, len(forward) + 1)
-    _lines(left, units, {"x": [e.x.variance for e in forward], "F(x)": [e.residual.variance for e in forward]})
-    left.set(xlabel="unit l", ylabel="variance", yscale="log")
+    variances = {
+        "signal $x_l$": [e.x.variance for e in forward],
+        "residual $F(x_l)$": [e.residual.variance for e in forward],
+    }
+    _lines(left, units, variances)
+    left.set(xlabel="unit $l$", ylabel="variance", yscale="log")
     terms = {
-        "∂E/∂x_l": [e.norm for e in gradient],
+        r"gradient $\partial E/\partial x_l$": [e.norm for e in gradient],
         "direct term": [e.direct for e in gradient],
-        "through the weights": [e.through_weights for e in gradient],
+        "term through the weights": [e.through_weights for e in gradient],
     }
     _lines(right, range(1, len(gradient) + 1), terms)
-    right.set(xlabel="unit l (the last: after all units)", ylabel="norm", yscale="log")
+    right.set(xlabel="unit $l$ (last: after all units)", ylabel="norm", yscale="log")
     for axes in (left, right):
         for number, (before, after) in enumerate(itertools.pairwise(forward), start=2):
             if before.stage != after.stage:
@@ -58,12 +62,14 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
 
 
 def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]], title: str = "") -> Figure:
-    """Return several networks' signal and gradient by depth: variance of x_l, and norm of ∂E/∂x_l over the last one's.
+    """Return signal and gradient of several networks by unit: variance of x_l, and ‖∂E/∂x_l‖ over ‖∂E/∂x_L‖.
 
     Args:
-        profiles: by name, of `keras_preact.analysis.forward_signal` and `gradient_signal`; of equally many units.
-        title: above the figure.
+        profiles: results of `keras_preact.analysis.forward_signal` and `gradient_signal` by name, for networks with
+            equal numbers of units.
+        title: title of the figure.
     """
+    profiles = {in_words(name): profile for name, profile in profiles.items()}
     signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
     last = {name: gradient[-1].norm or math.nan for name, (_, gradient) in profiles.items()}
     gradients = {name: [entry.norm / last[name] for entry in gradient] for name, (_, gradient) in profiles.items()}
@@ -77,28 +83,29 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
     for axes, series in ((left, signals), (right, gradients)):
         _lines(axes, range(1, len(next(iter(series.values()))) + 1), series)
         axes.grid(alpha=0.3)
-    left.set(xlabel="unit l", ylabel="variance of x_l", yscale="log")
-    right.set(xlabel="unit l (the last: after all units)", ylabel="‖∂E/∂x_l‖ ÷ ‖∂E/∂x_L‖", yscale="log")
+    left.set(xlabel="unit $l$", ylabel="variance of $x_l$", yscale="log")
+    right.set(xlabel="unit $l$ (last: after all units)", ylabel="gradient norm, relative to the last", yscale="log")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     return figure
 
 
 def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
     for number, (label, values) in enumerate(series.items()):
-        # On a logarithmic axis a zero has no place.
+        # A logarithmic axis cannot show zero.
         shown = [value if value > 0 else float("nan") for value in values]
         every = max(1, len(shown) // 20)
         axes.plot(xs, shown, label=label, markevery=every, markersize=3, linewidth=1.2, **look(number))
 
 
 def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
-    """Return a heat map of the gradient's norm: a row a network or a moment, a column a unit, on one scale of tens.
+    """Return a heat map of gradient norms on a logarithmic scale: one row per network or moment, one column per unit.
 
     Args:
-        signals: of `keras_preact.analysis.gradient_signal`, by name; of networks with equally many units.
+        signals: results of `keras_preact.analysis.gradient_signal` by name, for networks with equal numbers of units.
     """
     import numpy as np
 
+    signals = {in_words(name): signal for name, signal in signals.items()}
     norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
     ratios = [f"{name} {row[0] / (row[-1] or math.nan):.3g}" for name, row in zip(signals, norms, strict=True)]
     alt = (
@@ -110,16 +117,17 @@ def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
         edges = (0.5, norms.shape[1] + 0.5, len(norms) - 0.5, -0.5)
         image = axes.imshow(np.log10(norms), aspect="auto", cmap="cividis", interpolation="nearest", extent=edges)
     axes.set_yticks(range(len(signals)), list(signals))
-    axes.set_xlabel("unit l (the last: after all units)")
-    figure.colorbar(image, label="log₁₀ ‖∂E/∂x_l‖")
+    axes.set_xlabel("unit $l$ (last: after all units)")
+    axes.set_title("gradient norm by unit", fontsize=10)
+    figure.colorbar(image, label=r"$\log_{10}\,\|\partial E/\partial x_l\|$")
     return figure
 
 
 def lesions_figure(lesions: Sequence[Any]) -> Figure:
-    """Return the test error with each unit left out, against that of the whole network.
+    """Return the test error with each unit left out, compared with that of the whole network.
 
     Args:
-        lesions: of `keras_preact.analysis.leave_out`.
+        lesions: result of `keras_preact.analysis.leave_out`.
     """
     whole, *rest = lesions
     worst = max(rest, key=lambda lesion: lesion.error)

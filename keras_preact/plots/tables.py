@@ -15,34 +15,34 @@ from keras_preact.plots.base import COLOURS, Rows, new_figure
 
 
 def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
-    """Return a reproduced table as differences from the row that each is compared with: ours and published.
+    """Return a reproduced table as differences from each row's reference row: ours and published.
 
-    A dot is a run, a bar the 95 % interval of the difference. An arrow at the right edge is a failure: published as
-    failing, or a run of ours that diverged.
+    Dots are runs, bars are 95 % intervals of the difference. An arrow at the right edge is a failure: a published
+    one, or our runs that diverged.
 
     Args:
-        lines: of `keras_preact.experiments.lines`.
-        title: above the figure.
+        lines: result of `keras_preact.experiments.lines`.
+        title: title of the figure.
     """
     run = sum(line.mean is not None for line in lines)
     alt = (
         f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; difference in test error from the first row "
-        f"of the same network, in points. {_said_differences(lines)}"
+        f"of the same network, in points. {_differences_in_words(lines)}"
     )
     figure = new_figure(alt, 9.0, 1.5 + 0.36 * len(lines))
     axes = figure.add_subplot()
     axes.axvline(0, color="0.5", linewidth=0.8)
-    for place, line in enumerate(lines):
-        _draw_published(axes, place - 0.16, line)
-        _draw_ours(axes, place + 0.16, line)
+    for position, line in enumerate(lines):
+        _draw_published(axes, position - 0.16, line)
+        _draw_ours(axes, position + 0.16, line)
     if any(line.published_difference is not None for line in lines):
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
-    axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, a run")
+    axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, one run")
     if any(line.difference is not None and line.difference.is_known for line in lines):
         axes.plot([], [], color=COLOURS[0], linewidth=3, label="ours, 95 % interval of the difference")
     axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 60) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlabel("difference in test error (points); right is worse")
+    axes.set_xlabel("difference in test error (percentage points); right is worse")
     axes.margins(x=0.08)
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", alpha=0.3)
@@ -50,62 +50,62 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
     return figure
 
 
-def _said_differences(lines: Sequence[Any]) -> str:
-    said = [f"{line.row.title} {line.difference}" for line in lines if line.difference is not None]
-    return f"Ours: {'; '.join(said)}." if said else ""
+def _differences_in_words(lines: Sequence[Any]) -> str:
+    differences = [f"{line.row.title} {line.difference}" for line in lines if line.difference is not None]
+    return f"Ours: {'; '.join(differences)}." if differences else ""
 
 
-def _draw_published(axes: Any, place: float, line: Any) -> None:
-    apart = 0.0 if line.reference is None and line.row.published is not None else line.published_difference
-    if apart is None:
+def _draw_published(axes: Any, y: float, line: Any) -> None:
+    difference = 0.0 if line.reference is None and line.row.published is not None else line.published_difference
+    if difference is None:
         return
-    if math.isinf(apart):
-        _arrow(axes, place, "published: fails", COLOURS[1])
+    if math.isinf(difference):
+        _arrow(axes, y, "published: fails", COLOURS[1])
     else:
-        axes.plot([apart], [place], marker="D", color=COLOURS[1], markersize=6, linestyle="", fillstyle="none")
+        axes.plot([difference], [y], marker="D", color=COLOURS[1], markersize=6, linestyle="", fillstyle="none")
 
 
-def _draw_ours(axes: Any, place: float, line: Any) -> None:
+def _draw_ours(axes: Any, y: float, line: Any) -> None:
     base = (line.reference or line).mean
     if base is None:
         return
-    ended = [error - base for error in line.errors if math.isfinite(error)]
+    differences = [error - base for error in line.errors if math.isfinite(error)]
     if line.difference is not None and line.difference.is_known and not line.diverged:
-        axes.plot([line.difference.low, line.difference.high], [place] * 2, color=COLOURS[0], linewidth=3, alpha=0.7)
-    axes.plot(ended, [place] * len(ended), marker="o", markersize=5, color=COLOURS[0], linestyle="", alpha=0.6)
+        axes.plot([line.difference.low, line.difference.high], [y] * 2, color=COLOURS[0], linewidth=3, alpha=0.7)
+    axes.plot(differences, [y] * len(differences), marker="o", markersize=5, color=COLOURS[0], linestyle="", alpha=0.6)
     if line.diverged:
-        _arrow(axes, place, line.diverged, COLOURS[0])
+        _arrow(axes, y, line.diverged, COLOURS[0])
 
 
-def _arrow(axes: Any, place: float, words: str, colour: str) -> None:
-    """Write words at the right edge, with an arrow out of the figure."""
-    axes.annotate(f"{words} →", (1, place), xycoords=("axes fraction", "data"), color=colour, ha="right", va="center")
+def _arrow(axes: Any, y: float, text: str, color: str) -> None:
+    """Write a text at the right edge, with an arrow that points out of the figure."""
+    axes.annotate(f"{text} →", (1, y), xycoords=("axes fraction", "data"), color=color, ha="right", va="center")
 
 
 def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str], title: str = "") -> Figure:
-    """Return the training curves of a table, a panel a row, in front of those of the row that it is compared with.
+    """Return the training curves of a table, one panel per row, in front of those of its reference row.
 
-    As in the paper's Figs. 3 and 6: dashed is training, solid is test. All panels have the same axes.
+    As in the paper's Figs. 3 and 6, training is dashed and test is solid. All panels have the same axes.
 
     Args:
-        runs: rows of metrics.csv, by the table's row.
-        references: for each row the one that it is compared with; itself, where it is the first of its kind.
-        title: above the figure.
+        runs: rows of metrics.csv, by row of the table.
+        references: the reference row of each row; a row without one refers to itself.
+        title: title of the figure.
     """
     shown = {name: rows for name, rows in runs.items() if references[name] != name} or dict(runs)
     alt = (
-        f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, a panel a row; "
-        "grey is the row that it is compared with."
+        f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, one panel per "
+        "row; gray is the reference row."
     )
     across = max(1, min(len(shown), 3))
     down = max(1, -(-len(shown) // across))
     figure = new_figure(alt, max(3.5 * across, 5.0), 1.2 + 2.1 * down, title)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (name, rows) in zip(grid.flat, shown.items(), strict=False):
-        for whose, colour in ((runs.get(references[name], []), "0.6"), (rows, COLOURS[0])):
-            steps = [row["step"] for row in whose]
-            axes.plot(steps, [row["train_error"] for row in whose], "--", color=colour, linewidth=1)
-            axes.plot(steps, [row["test_error"] for row in whose], "-", color=colour, linewidth=1.5)
+        for run, color in ((runs.get(references[name], []), "0.6"), (rows, COLOURS[0])):
+            steps = [row["step"] for row in run]
+            axes.plot(steps, [row["train_error"] for row in run], "--", color=color, linewidth=1)
+            axes.plot(steps, [row["test_error"] for row in run], "-", color=color, linewidth=1.5)
         axes.set_title("\n".join(textwrap.wrap(name, 44)), fontsize=8)
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(shown) :]:
@@ -115,10 +115,10 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
         lowest.tick_params(labelbottom=True)
         lowest.set_xlabel("training steps (mini-batches)", fontsize=9)
     grid[0, 0].set(xlim=(0, None), ylim=(0, None))
-    grid[0, 0].xaxis.set_major_locator(MaxNLocator(4))  # steps of five digits, in panels a third as wide as the page
+    grid[0, 0].xaxis.set_major_locator(MaxNLocator(4))  # five-digit steps
     handles = [
         Line2D([], [], color=COLOURS[0], label="this row"),
-        Line2D([], [], color="0.6", label="compared with"),
+        Line2D([], [], color="0.6", label="reference row"),
         Line2D([], [], color="0.3", linestyle="--", label="training"),
         Line2D([], [], color="0.3", label="test"),
     ]

@@ -1,4 +1,4 @@
-"""Errors against steps."""
+"""Training curves: errors against steps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import Rows, draw, look, new_figure
+from keras_preact.plots.base import Rows, draw, in_words, look, new_figure
 
 
 def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
-    """Return the figure of training and test error against steps, laid out as in the paper: dashed is training.
+    """Return training and test error against steps; as in the paper, training is dashed.
 
     Args:
-        runs: rows of metrics.csv (keys `step`, `train_error`, `test_error`), by name of the run.
-        unit: of the errors. Default percent.
+        runs: rows of metrics.csv (keys `step`, `train_error`, `test_error`), by label in the legend.
+        unit: unit of the errors. Default `"%"`.
 
     Example:
 
@@ -27,8 +27,9 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     >>> alt_text(figure)
     'Error (%) against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
     """
+    runs = {in_words(name): rows for name, rows in runs.items()}
     ends = [
-        f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" if rows else f"{name} without an epoch"
+        f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" if rows else f"{name}: no epoch"
         for name, rows in runs.items()
     ]
     alt = f"Error ({unit}) against training steps, training dashed, test solid. At the end: {'; '.join(ends)}."
@@ -39,9 +40,9 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
         steps = [row["step"] for row in rows]
         train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
         style = look(number)
-        colour, marker = style["color"], style["marker"] if len(rows) <= 40 else ""
-        axes.plot(steps, train, "--", color=colour, linewidth=1.2, alpha=0.8, label=f"{name}, training")
-        axes.plot(steps, test, "-", color=colour, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
+        color, marker = style["color"], style["marker"] if len(rows) <= 40 else ""
+        axes.plot(steps, train, "--", color=color, linewidth=1.2, alpha=0.8, label=f"{name}, training")
+        axes.plot(steps, test, "-", color=color, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])
     top = min(100.0, highest * 1.05 or 1.0) if unit == "%" else highest * 1.05 or 1.0
     axes.set(xlabel="training steps (mini-batches)", ylabel=f"error ({unit})", ylim=(0, top))
@@ -52,5 +53,5 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
 
 
 def draw_curves(runs: Mapping[str, Rows], path: str | Path, unit: str = "%") -> Path:
-    """Write `curves_figure`; return its path."""
+    """Write `curves_figure` to a file; return its path."""
     return draw(curves_figure(runs, unit), path)

@@ -1,4 +1,4 @@
-"""Training: the paper's recipe as data, the trainer, checkpoints, run folders."""
+"""Training: the paper's recipe as data, the trainer, checkpoints, and run folders."""
 
 import warnings
 from typing import Any
@@ -41,7 +41,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Taken":  # until version 0.2
-        warnings.warn("Taken is called RunLocked now", DeprecationWarning, stacklevel=2)
+    if name == "Taken":  # deprecated until version 0.2
+        warnings.warn("Taken is deprecated; use RunLocked", DeprecationWarning, stacklevel=2)
         return RunLocked
     raise AttributeError(f"module 'keras_preact.training' has no attribute {name!r}")

@@ -2,56 +2,44 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_preact.data import (
-    ImageDataset,
-    ImageSplit,
-    PadCropFlip,
-    PerPixelMean,
-    SequenceDataset,
-)
+from keras_preact.data import ImageDataset, ImageSplit, PadCropFlip, PerPixelMean, SequenceDataset
 from keras_preact.errors import InputError
 from keras_preact.models import (
-    TRANSFORMERS,
     Classification,
     Forecast,
     NextToken,
-    Patches,
     Series,
     Tokens,
-    get_network,
-    options_of,
+    get_entry,
 )
 from keras_preact.models.resnet import with_policy
-from keras_preact.models.trained import refuse_other_pixels
+from keras_preact.models.trained import require_uint8
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
-from keras_preact.training.distribute import (
-    synchronize,
-)
+from keras_preact.training.distribute import synchronize
 from keras_preact.training.tasks import TASKS
 
 
 def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
-    """Build and compile the model of a run: the data as they are in, logits or a forecast out.
+    """Build and compile the model of a run: raw data in, logits or a forecast out.
 
-    What is done to the data first (mean, augmentation, standardization) are layers of it.
+    Preprocessing (mean, augmentation, standardization) is part of the model, as layers.
 
     Args:
-        config: of the run.
-        dataset: gives shapes, classes, and the mean.
+        config: the run's configuration.
+        dataset: supplies the shapes, the number of classes, and the mean.
 
     Returns:
-        A compiled `keras.Model`: input (batch, height, width, channels) uint8, or sequences as the data set has them;
-        output (batch, classes), (batch, length, vocabulary) or (batch, horizon, targets), float32.
+        A compiled `keras.Model`. Input: (batch, height, width, channels), uint8, or sequences as in the data set.
+        Output: (batch, classes), (batch, length, vocabulary) or (batch, horizon, targets), float32.
 
     Raises:
-        InputError: the network does not take these options or data.
+        InputError: the network does not accept these options or data.
 
     Example:
 
@@ -66,11 +54,11 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     keras.utils.set_random_seed(config.seed)
     task = TASKS[dataset.task]
     with precision_policy(config.precision):
-        model = _of_sequences(config, dataset) if isinstance(dataset, SequenceDataset) else _of_images(config, dataset)
+        model = _MODELS[dataset.kind](config, dataset)
         if config.sync_batch_norm and is_mirrored(config):
             synchronize(model)
         model.compile(
-            _scaled(config.recipe.optimizer(), model),
+            _with_loss_scale(config.recipe.optimizer(), model),
             task.loss(),
             metrics=[task.metric()],
             jit_compile=compiles_with_xla() and not is_mirrored(config),
@@ -79,50 +67,43 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     return model
 
 
-def _check_options(config: RunConfig) -> None:
-    """Refuse options that the network does not have."""
-    known = options_of(config.network) | ({"patch"} if config.network in TRANSFORMERS else set())
-    if unknown := sorted(set(config.options) - known):
-        raise InputError(f"{config.network} does not take these options: {', '.join(unknown)}; leave them out")
+def _network_options(config: RunConfig) -> dict[str, Any]:
+    """Return the network's arguments. By default, runs roll long stages if that is faster on the backend.
+
+    Raises:
+        InputError: the network has no such options.
+    """
+    if unknown := sorted(config.options.keys() - get_entry(config.network).options):
+        raise InputError(f"{config.network} does not accept these options: {', '.join(unknown)}; leave them out")
+    return {"rolled": None, **config.options}
 
 
-def _scaled(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> keras.optimizers.Optimizer:
-    """Return the optimizer, below a loss scale where the model computes in float16.
+def _with_loss_scale(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> keras.optimizers.Optimizer:
+    """Wrap the optimizer in a loss scale if the model computes in float16.
 
-    Keras's `compile` would do so too, but saves the optimizer without it: whoever loads the model trains on unscaled.
+    Keras's `compile` would do this too, but saves the bare optimizer: a loaded model would train without a loss scale.
     """
     is_half = model.dtype_policy.name == "mixed_float16"
     return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer") if is_half else optimizer
 
 
 def is_mirrored(config: RunConfig) -> bool:
-    """Whether TensorFlow trains on several devices: XLA does not get along with that and a loss scale."""
+    """Whether TensorFlow trains on several devices. XLA is incompatible with that and a loss scale."""
     return config.devices > 1 and keras.backend.backend() == "tensorflow"
 
 
-def _network_options(config: RunConfig) -> dict[str, Any]:
-    """Return the network's arguments: a run trains whatever form of long stages is faster on its backend."""
-    return {"rolled": None, **config.options}
-
-
-def _of_images(config: RunConfig, dataset: ImageDataset) -> keras.Model:
-    _check_options(config)
+def _image_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
+    options = _network_options(config)
     images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
-    x = _prepared(images, config, dataset.train)
-    network, options = get_network(config.network), _network_options(config)
-    if config.network in TRANSFORMERS:
-        inputs = Patches(dataset.image_shape, options.pop("patch", Patches.size))
-        return refuse_other_pixels(network(inputs, Classification(dataset.classes), input_tensor=x, **options))
-    options.setdefault("data_format", "channels_last")  # the data's, whatever Keras is set to
-    return refuse_other_pixels(network(input_tensor=x, classes=dataset.classes, **options))
+    x = _preprocess(images, config, dataset.train)
+    return require_uint8(get_entry(config.network).on_images(x, dataset.classes, options))
 
 
-def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
-    """Return images as the recipe has them come to the network: their pixels scaled, padded, cropped and flipped."""
-    # The data's format, whatever Keras is set to.
+def _preprocess(images: Any, config: RunConfig, train: ImageSplit) -> Any:
+    """Scale, pad, crop and flip images as the recipe says."""
     options: dict[str, Any] = {"seed": config.seed, "data_format": "channels_last", "name": "augmentation"}
     augmented = PadCropFlip(config.recipe.padding, **options) if config.recipe.augment else lambda x: x
-    if config.recipe.inputs == "per_image":  # of what is left by the crop, its black border included
+    if config.recipe.inputs == "per_image":  # after the crop, including its black border
         pixels = keras.layers.Rescaling(1.0, dtype="float32", name="pixels")(images)
         standardize = {"center": False, "scale": False, "epsilon": 1e-3, "dtype": "float32"}
         return keras.layers.LayerNormalization((1, 2, 3), **standardize, name="standardization")(augmented(pixels))
@@ -130,42 +111,41 @@ def _prepared(images: Any, config: RunConfig, train: ImageSplit) -> Any:
         mean, deviation = train.channel_moments()
         moments = {"mean": mean.tolist(), "variance": np.square(deviation).tolist()}
         return augmented(keras.layers.Normalization(**moments, dtype="float32", name="standardization")(images))
-    centred = PerPixelMean(name="per_pixel_mean")  # of 0, until it is adapted
-    x = augmented(centred(images))
+    subtract_mean = PerPixelMean(name="per_pixel_mean")  # the mean is 0 until `adapt`
+    x = augmented(subtract_mean(images))
     if config.recipe.inputs == "per_pixel_mean":
-        centred.adapt(train)
+        subtract_mean.adapt(train)
     return x
 
 
-def _of_sequences(config: RunConfig, dataset: SequenceDataset) -> keras.Model:
-    if config.network not in TRANSFORMERS:
-        known = ", ".join(TRANSFORMERS)
-        raise InputError(f"{config.network} takes images, and {dataset.name} has sequences; take one of {known}")
-    _check_options(config)
-    network = get_network(config.network)
+def _sequence_model(config: RunConfig, dataset: SequenceDataset) -> keras.Model:
+    network, options = get_entry(config.network).on_sequences, _network_options(config)
     if dataset.task == "forecast":
-        return _forecaster(partial(network, **_network_options(config)), dataset)
+        return _forecast_model(network, dataset, options)
     padded = dataset.task == "classification"
     inputs = Tokens(len(dataset.vocabulary), dataset.length, padded)
     head = Classification(dataset.classes) if padded else NextToken(len(dataset.vocabulary))
-    return network(inputs, head, **_network_options(config))
+    return network(inputs, head, options)
 
 
-def _forecaster(network: Any, dataset: SequenceDataset) -> keras.Model:
-    """Return the network between a standardization of its inputs and the opposite of one of its outputs."""
+def _forecast_model(network: Any, dataset: SequenceDataset, options: dict[str, Any]) -> keras.Model:
+    """Standardize the inputs, apply the network, and scale its outputs back to the data's unit."""
     past, future = dataset.train.sequences, dataset.train.labels
     mean, variance = past.mean((0, 1), dtype="float64").tolist(), past.var((0, 1), dtype="float64").tolist()
     inputs = Series(dataset.length, past.shape[-1])
     series = inputs.tensor()
     x = keras.layers.Normalization(mean=mean, variance=variance, dtype="float32", name="standardization")(series)
-    inner = network(inputs, Forecast(*future.shape[1:]), input_tensor=x)
+    inner = network(inputs, Forecast(*future.shape[1:]), {"input_tensor": x, **options})
     scale, offset = float(future.std()), float(future.mean())
     outputs = keras.layers.Rescaling(scale, offset, dtype="float32", name="units")(inner.output)
     return with_policy(keras.Model(series, outputs, name=inner.name), inner.dtype_policy)
 
 
+_MODELS: dict[str, Any] = {"images": _image_model, "sequences": _sequence_model}
+
+
 def _build_state(model: keras.Model, dataset: Dataset) -> None:
-    """Make the variables of optimizer and metrics, which Keras leaves to the first step: checkpoints hold them."""
+    """Create the variables of optimizer and metrics now: checkpoints hold them, and Keras waits for the first step."""
     model.optimizer.build(model.trainable_variables)
     shape, dtype = dataset.train.signature[1]
     labels, outputs = keras.ops.zeros((1, *shape), dtype), keras.ops.zeros((1, *model.output_shape[1:]))

@@ -1,4 +1,4 @@
-"""What watches a run: the recorder of metrics and checkpoints, signals, TensorBoard."""
+"""Callbacks of a run: the recorder of metrics and checkpoints, signal handling, TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,17 +16,14 @@ from keras_preact.errors import Diverged, InputError, Interrupted, is_installed
 from keras_preact.files import writing
 from keras_preact.keras_private import open_both_writers
 from keras_preact.training.checkpoints import Checkpoint
-from keras_preact.training.distribute import (
-    all_reduce_max,
-    is_chief,
-)
+from keras_preact.training.distribute import all_reduce_max, is_chief
 from keras_preact.training.recipe import Recipe
-from keras_preact.training.runs import RunFolder, described
+from keras_preact.training.runs import RunFolder, metrics_summary
 from keras_preact.training.tasks import errors
 
 
 class StopRequest:
-    """Signal handler: remembers the signal that asked the run to stop. The second one ends the program at once."""
+    """Signal handler that remembers the first signal; a second one ends the program at once."""
 
     signal_number = 0
 
@@ -40,16 +37,19 @@ class Recorder(keras.callbacks.Callback):
     """Counts steps, writes metrics and checkpoints, and stops cleanly on a signal or on divergence.
 
     Args:
-        asked: whether a signal has asked to stop.
-        recipe: of the run: its steps, its learning rate.
-        rows: of the metrics, so far.
-        examples: of a step: the indices of its batch, or nothing where the data have no order.
+        folder: the run's folder.
+        stop_request: holds the signal that asked the run to stop, if any.
+        step: steps done so far.
+        recipe: supplies the number of steps and the learning rate.
+        seconds: training time so far.
+        rows: rows of metrics so far.
+        examples: maps a step to the example indices of its batch; to an empty list if the data have no order.
     """
 
     def __init__(
         self,
         folder: RunFolder,
-        asked: StopRequest,
+        stop_request: StopRequest,
         step: int,
         recipe: Recipe,
         seconds: float,
@@ -58,34 +58,34 @@ class Recorder(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self.folder = folder
-        self.asked = asked
+        self.stop_request = stop_request
         self.examples = examples
         self.step = step
         self.steps = recipe.steps
         self.learning_rate = recipe.schedule.to_keras(recipe.steps)
         self.rows = list(rows)
-        self._began = time.perf_counter() - seconds
+        self._start_time = time.perf_counter() - seconds
         self._metrics_to_restore: list[Any] | None = None
 
     @property
     def seconds(self) -> float:
-        return time.perf_counter() - self._began
+        return time.perf_counter() - self._start_time
 
     @contextmanager
     def pause(self) -> Iterator[None]:
-        """Leave the time inside out of the run's: another is trained in it."""
-        began = time.perf_counter()
+        """Exclude the time spent in this block, in which another run may be trained."""
+        pause_time = time.perf_counter()
         try:
             yield
         finally:
-            self._began += time.perf_counter() - began
+            self._start_time += time.perf_counter() - pause_time
 
     @property
     def checkpoint(self) -> Checkpoint:
         return Checkpoint(self.folder.checkpoints_path, self.model)  # the folder may have been renamed
 
-    def keep_metrics(self) -> None:
-        """Remember the running means of an epoch that is taken up in its middle: `fit` is about to reset them."""
+    def preserve_metrics(self) -> None:
+        """Save the running means of a run resumed within an epoch: `fit` resets them when it starts."""
         self._metrics_to_restore = [keras.ops.convert_to_numpy(v) for v in self.model.metrics_variables]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -96,12 +96,12 @@ class Recorder(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step += 1
-        # A running mean of the epoch: the first step that is not finite makes it so. Keras has it on the host already.
+        # This is a running mean over the epoch, so one non-finite step makes it non-finite. It is already on the host.
         if not math.isfinite(logs["loss"]):
             raise self._diverged(f"the loss is {logs['loss']}")
-        is_last = batch + 1 == self.params["steps"]  # then the epoch is tested and written down first
-        if not is_last:
-            self._stop_if_asked(save=True)
+        is_last = batch + 1 == self.params["steps"]
+        if not is_last:  # after the last batch, `on_epoch_end` saves and stops
+            self._stop_if_requested(save=True)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         train_error, test_error = errors(logs)
@@ -118,31 +118,31 @@ class Recorder(keras.callbacks.Callback):
         self.rows.append({key: float(value) for key, value in row.items()})
         self.folder.write_metrics(self.rows)
         self._save()
-        self._stop_if_asked(save=False)
+        self._stop_if_requested(save=False)
 
-    def _stop_if_asked(self, save: bool) -> None:
-        """End the training where a signal to any of the processes asked for it, or a callback before this one."""
-        asked = all_reduce_max(self.asked.signal_number)
+    def _stop_if_requested(self, save: bool) -> None:
+        """Stop if a process received a signal or an earlier callback set `stop_training`."""
+        signal_number = all_reduce_max(self.stop_request.signal_number)
         by_callback = self.model.stop_training and self.step < self.steps
-        if save and (asked or by_callback):
+        if save and (signal_number or by_callback):
             self._save()
-        if asked:
-            raise Interrupted(asked, self.step, self.folder.path)
-        if by_callback:  # `fit` would end, and the next part of the run begin
+        if signal_number:
+            raise Interrupted(signal_number, self.step, self.folder.path)
+        if by_callback:  # otherwise only this call of `fit` would end, and the next would start
             raise InputError(
-                f"a callback stopped the training after step {self.step:,} of {self.steps:,}, which is no whole run; "
-                f"resume {self.folder.path} without it, or start one of fewer steps"
+                f"a callback stopped the training after step {self.step:,} of {self.steps:,}, before the run was "
+                f"complete; resume {self.folder.path} without that callback, or start a run of fewer steps"
             )
 
     def _save(self) -> None:
         if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()  # during fit the state is outside the model
-        # ReLU can mask NaN: the loss stays finite while weights are lost.
-        if lost := self.checkpoint.first_not_finite():
-            raise self._diverged(f"the weight {lost} is not finite")
-        facts = {"step": self.step, "seconds": round(self.seconds, 1), "metrics": described(self.rows)}
+            self.model.jax_state_sync()  # during `fit`, JAX's state lives outside the model
+        # ReLU can mask NaN, so the loss may stay finite when a weight does not.
+        if weight := self.checkpoint.first_not_finite():
+            raise self._diverged(f"the weight {weight} is not finite")
+        facts = {"step": self.step, "seconds": round(self.seconds, 1), "metrics": metrics_summary(self.rows)}
         if is_chief():
-            # So a run goes on although its other files are lost, and never with another configuration.
+            # With these notes a run can resume when its other files are lost, and only with its own configuration.
             notes = {"record": {**self.folder.record(), **facts}, "metrics": self.rows}
             self.checkpoint.save(self.step, notes)
         self.folder.update_record(**facts)
@@ -152,41 +152,41 @@ class Recorder(keras.callbacks.Callback):
 
 
 def _stopping_signals() -> list[int]:
-    """Return the signals that ask a run to stop: Ctrl-C, a scheduler's, a closed terminal's."""
-    hang_up = getattr(signal, "SIGHUP", None)  # Windows has none
-    if hang_up is None or signal.getsignal(hang_up) == signal.SIG_IGN:  # under nohup a run goes on
+    """Return the signals that ask a run to stop: from Ctrl-C, a scheduler, or a closed terminal."""
+    hang_up = getattr(signal, "SIGHUP", None)  # absent on Windows
+    if hang_up is None or signal.getsignal(hang_up) == signal.SIG_IGN:  # ignored under nohup
         return [signal.SIGINT, signal.SIGTERM]
     return [signal.SIGINT, signal.SIGTERM, hang_up]
 
 
 @contextmanager
 def handles_signals(handler: Any) -> Iterator[None]:
-    """Route the signals that ask to stop to `handler`; elsewhere than in the main thread, leave them alone."""
+    """Route the signals that ask a run to stop to `handler`. Does nothing outside the main thread."""
     numbers = _stopping_signals()
     try:
-        before = [signal.signal(number, handler) for number in numbers]
-    except ValueError:
+        previous = [signal.signal(number, handler) for number in numbers]
+    except ValueError:  # not the main thread
         yield
         return
     try:
         yield
     finally:
-        for number, old in zip(numbers, before, strict=True):
-            signal.signal(number, old)
+        for number, previous_handler in zip(numbers, previous, strict=True):
+            signal.signal(number, previous_handler)
 
 
 def tensorboard_callbacks(folder: RunFolder) -> list[keras.callbacks.Callback]:
-    """Return Keras's TensorBoard callback; none where TensorFlow and TensorBoard, which write its files, are not."""
-    if not all(map(is_installed, ("tensorflow", "tensorboard"))) or not is_chief():
-        return []
-    return [_TensorBoard(folder)]
+    """Return Keras's TensorBoard callback in the process that writes, if TensorFlow and TensorBoard are installed."""
+    if is_chief() and is_installed("tensorflow") and is_installed("tensorboard"):
+        return [_TensorBoard(folder)]
+    return []
 
 
 class _TensorBoard(keras.callbacks.TensorBoard):
-    """Keras's callback, in a folder that may be renamed and on a disk that may be full.
+    """Keras's callback, for a folder that may be renamed and a disk that may be full.
 
-    It opens both of its files before the first step: opened by name later, they could be in a new folder of the old
-    name.
+    It opens both of its files before the first step. Opened later, by path, they could land in a new folder with the
+    old name.
     """
 
     def __init__(self, folder: RunFolder) -> None:

@@ -1,8 +1,7 @@
-"""Checkpoints: every variable of a training run in one file that is there whole or not at all.
+"""Checkpoints: every variable of a training run in one file, written atomically.
 
-Keras's own do not do here: `BackupAndRestore` is exact at the ends of epochs alone, weights files leave out the
-random state of dropout and augmentation, and both are written in place, so that a full disk or a kill leaves a
-stub where the last good file was.
+Keras's own formats do not suffice. `BackupAndRestore` is exact only at the end of an epoch, and weights files omit the
+random state of dropout and augmentation. Both are written in place: a full disk or a kill destroys the last good file.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from keras_preact.models.archive import check_stored
 from keras_preact.models.configuration import name_publicly
 
 ABOUT = "about"
-"""Name of the entry that says what the others are."""
-KEPT = 2
-"""Checkpoints kept: the newest, and the one before it."""
+"""Name of the entry that describes the others."""
+MAX_CHECKPOINTS = 2
+"""Checkpoints stored: the newest, and the one before it."""
 
 
 class Checkpoint:
     """The state of a training run in a folder: model, optimizer, metrics, and the number of steps done.
 
-    The order of the data is a function of seed and step, so the step is all that is kept of it.
+    The order of the data is a function of seed and step, so the step suffices to restore it.
 
     Args:
-        folder: where the files stand; made when first needed.
-        model: a compiled model whose optimizer and metrics are built, as they are after one step of training.
+        folder: folder of the checkpoint files; created when first needed.
+        model: a compiled model with built optimizer and metrics, as after one training step.
 
     Attributes:
-        notes: what was saved with the state that `restore` loaded; empty before.
+        notes: the notes saved with the state that `restore` loaded; empty before.
 
     Example:
 
@@ -60,39 +59,39 @@ class Checkpoint:
         self.notes: dict[str, Any] = {}
 
     def variables(self) -> list[Any]:
-        """Return every variable of the run once, in an order that depends on the model alone."""
+        """Return every variable of the run once, in an order that depends only on the model."""
         candidates = [*self.model.variables, *self.model.optimizer.variables, *self.model.metrics_variables]
         return list({id(variable): variable for variable in candidates}.values())
 
     def first_not_finite(self) -> str | None:
-        """Return the path of the first variable of floats that has a value which is none, or infinite."""
+        """Return the path of the first variable with a NaN or infinite value, or `None`."""
         floats = (v for v in self.variables() if keras.backend.is_float_dtype(v.dtype))
         return next((v.path for v in floats if not bool(keras.ops.all(keras.ops.isfinite(v)))), None)
 
     def _names(self) -> list[str]:
-        """Return the variables' names without the numbers by which Keras tells equal names in one process apart."""
+        """Return the variables' names without the numbers that Keras appends to make them unique in a process."""
         return [re.sub(r"_\d+(?=_|$)", "", variable.name) for variable in self.variables()]
 
     def save(self, step: int, notes: Mapping[str, Any] | None = None) -> Path:
-        """Write the state after `step` steps, and notes of plain data beside it; return the file.
+        """Write the state after `step` steps, with notes of plain data; return the file.
 
-        Written aside, flushed, renamed: at every instant the folder holds a whole checkpoint, if it ever held one.
+        The file is written under a temporary name, flushed and renamed: a kill never damages an earlier checkpoint.
 
         Raises:
-            WriteError: (an OSError) the disk is full or the folder read-only; the checkpoints before are as they were.
+            WriteError: (an OSError) the disk is full or the folder read-only. Earlier checkpoints are unchanged.
         """
         path = self.folder / f"step-{step:09d}.npz"
         with writing(path):
             self.folder.mkdir(exist_ok=True)
-            for left in self.folder.glob(f"*{PARTIAL}"):  # by a save that was killed
-                left.unlink()
+            for partial in self.folder.glob(f"*{PARTIAL}"):  # left by a killed save
+                partial.unlink()
         arrays: Any = {f"{i:05d}": _array(variable) for i, variable in enumerate(self.variables())}
         about = {"step": step, "names": self._names(), "notes": dict(notes or {})}
         arrays[ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         with written_aside(path, path.with_suffix(PARTIAL)) as aside, open(aside, "wb") as file:
             np.savez(file, **arrays)
         with writing(path):
-            for old in self.files()[:-KEPT]:
+            for old in self.files()[:-MAX_CHECKPOINTS]:
                 old.unlink()
         return path
 
@@ -101,22 +100,22 @@ class Checkpoint:
         return _files(self.folder)
 
     def last_step(self) -> int | None:
-        """Return the number of steps after which the newest checkpoint was written; `None` where there is none."""
+        """Return the step of the newest checkpoint, or `None` without one."""
         files = self.files()
         return int(files[-1].stem.removeprefix("step-")) if files else None
 
     def restore(self) -> int:
-        """Load the newest checkpoint that is whole; return its step, or 0 where there is none.
+        """Load the newest readable checkpoint; return its step, or 0 without checkpoints.
 
         Raises:
-            InputError: a checkpoint of another network, or checkpoints of which none can be read.
+            InputError: the checkpoint is from another network, or no checkpoint can be read.
         """
         for path, contents in _readable(self.folder):
             return self._assign(path, contents)
         if self.files():
             raise InputError(
-                f"no checkpoint in {self.folder} can be read: they are damaged, or of another version of keras_preact; "
-                "start the run again in another folder"
+                f"no checkpoint in {self.folder} can be read: they are damaged or from another version of "
+                "keras_preact; start a new run in another folder"
             )
         return 0
 
@@ -126,8 +125,8 @@ class Checkpoint:
         arrays = [contents[key] for key in sorted(contents) if key != ABOUT]
         if about["names"] != self._names() or [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
             raise InputError(
-                f"the checkpoint {path.name} belongs to another network or optimizer; resume with the run's own "
-                "configuration"
+                f"the checkpoint {path.name} belongs to another network or optimizer; resume with the configuration "
+                "of its run"
             )
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)
@@ -136,13 +135,13 @@ class Checkpoint:
 
 
 def _array(variable: Any) -> np.ndarray:
-    # Not Keras's function on TensorFlow: a variable that is mirrored on several devices is no array, but gives one.
+    # A TensorFlow variable mirrored on several devices is not an array; `.numpy()` returns one.
     is_tensorflow = keras.backend.backend() == "tensorflow"
     return np.asarray(variable.value.numpy() if is_tensorflow else keras.ops.convert_to_numpy(variable.value))
 
 
 def newest_notes(folder: Path) -> dict[str, Any]:
-    """Return the notes of the newest checkpoint in a folder that is whole; nothing where there is none."""
+    """Return the notes of the newest readable checkpoint in a folder, or `{}` without one."""
     return next((_about(contents)["notes"] for _, contents in _readable(folder)), {})
 
 
@@ -151,39 +150,39 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _readable(folder: Path) -> Iterator[tuple[Path, dict[str, np.ndarray]]]:
-    """Yield the checkpoints that can be read, newest first, with their contents."""
+    """Yield the readable checkpoints, newest first, with their contents."""
     for path in reversed(_files(folder)):
         try:
             yield path, _read(path)
-        except Exception:  # what a damaged file brings up in NumPy can be anything
-            continue  # cut short or altered: the one before it is whole
+        except Exception:  # for a damaged file, NumPy may raise anything
+            continue
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(path) as archive:
         check_stored(path.name, archive, path.stat().st_size)
-        # Whole members, for only what is read to its end is compared with its checksum. NumPy stops earlier if an
-        # altered header asks for less.
+        # Read whole members: zipfile verifies the checksum only at the end of a member, and NumPy would stop earlier
+        # if an altered header declares less data.
         files = {name: io.BytesIO(archive.read(name)) for name in archive.namelist()}
     read = np.lib.format.read_array
     contents = {name.removesuffix(".npy"): read(file, allow_pickle=False) for name, file in files.items()}
     if len(_about(contents)["names"]) != len(contents) - 1:
-        raise ValueError(f"{path.name} does not hold what it says")
+        raise ValueError(f"{path.name} has missing or extra arrays")
     return contents
 
 
 def _about(contents: Mapping[str, np.ndarray]) -> dict[str, Any]:
     about = json.loads(contents[ABOUT].tobytes())
     if not isinstance(about, dict) or not {"step", "names", "notes"} <= set(about):
-        raise ValueError("it does not say what it is of, or in the words of an older version")
+        raise ValueError("the checkpoint has no valid description")
     return about
 
 
 def save_model(model: keras.Model, path: Path) -> None:
-    """Write a model to a `.keras` file as Keras does, but with equal bytes for equal models, for every backend.
+    """Write a model to a `.keras` file that every backend can load, with equal bytes for equal models.
 
-    Keras's own files differ by the time of day, and by the addresses in memory with which it marks shared objects;
-    those of PyTorch name optimizers that other backends do not have.
+    Keras's own files contain the time, and memory addresses as identifiers of shared objects. On PyTorch they name
+    optimizer classes that other backends do not have.
     """
     model.save(path)
     with zipfile.ZipFile(path) as archive:
@@ -193,14 +192,14 @@ def save_model(model: keras.Model, path: Path) -> None:
     members["metadata.json"] = json.dumps(metadata).encode()
     name_publicly(config)
     members["config.json"] = json.dumps(_renumbered(config, {})).encode()
-    # Given a path, zipfile would try again in another mode where the system refuses to open it.
+    # Pass an open file: given a path that the system refuses to open, zipfile would retry in another mode.
     with path.open("wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():
-            archive.writestr(zipfile.ZipInfo(name), content)  # of 1980, the first year that zip knows
+            archive.writestr(zipfile.ZipInfo(name), content)  # ZipInfo's fixed default date, 1980
 
 
 def _renumbered(config: Any, numbers: dict[int, int]) -> Any:
-    """Return a configuration with its shared objects numbered in their order."""
+    """Return a configuration with its shared objects numbered in order of appearance."""
     if isinstance(config, list):
         return [_renumbered(value, numbers) for value in config]
     if not isinstance(config, dict):

@@ -1,4 +1,4 @@
-"""Training several networks alike and in turns, into one folder: what `make demo` does."""
+"""Training several networks side by side into one folder, as `make demo` does."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -26,25 +27,25 @@ Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 def compare(
     configs: dict[str, RunConfig], out: str | Path, callbacks: Callbacks = lambda name, config: ()
 ) -> RunFolder:
-    """Train several configurations in turns, an epoch each, and draw their curves together.
+    """Train several configurations in turns, one epoch each, and draw their curves together.
 
-    Each run is what `start` makes of its configuration; they only take turns, so that they can be watched side by side.
+    Taking turns lets you watch the runs side by side. Each run is the same as with `start`.
 
     Args:
-        configs: by the name of their subfolder; all on the same data.
-        out: the folder; must not exist, or be empty.
-        callbacks: makes the Keras callbacks of each run.
+        configs: configurations by the name of their subfolder; all on the same data.
+        out: the folder; must not exist, or must be empty.
+        callbacks: a function of (name, configuration) that returns the Keras callbacks of a run. Default: no callbacks.
 
     Returns:
-        The folder, with `run.json`, `metrics.csv` (a first column `run`), `curves.png`, and a run folder a name.
+        The folder, with `run.json`, `metrics.csv` (first column `run`), `curves.png`, and one run folder per name.
 
     Raises:
-        InputError: bad configuration, data or folder; nothing is left behind then.
-        Interrupted: a signal asked to stop; `resume_comparison` goes on.
+        InputError: bad configuration, data or folder; no folder is created.
+        Interrupted: a signal asked to stop; continue with `resume_comparison`.
     """
     RunFolder.check_free(out)
     dataset = next(iter(configs.values())).load_dataset()
-    for config in configs.values():  # refuses what `start` would, before anything is made
+    for config in configs.values():  # raise the errors of `start` before creating the folder
         check_devices(config.devices)
         check_fits(config, dataset)
         build_model(config, dataset)
@@ -54,36 +55,38 @@ def compare(
         runs={name: config.to_dict() for name, config in configs.items()},
         environment=environment(),
     )
-    return _go_on(folder, callbacks)
+    return _train(folder, callbacks)
 
 
 def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, config: ()) -> RunFolder:
-    """Go on with a comparison that was stopped, the run with the fewest steps first.
+    """Continue a comparison that was stopped, starting with the run that has the fewest steps.
 
     Args:
-        path: the folder that `compare` made.
-        callbacks: makes the Keras callbacks of each run.
+        path: the folder that `compare` created.
+        callbacks: as in `compare`.
 
     Raises:
-        InputError: no comparison, or one that is finished.
+        InputError: the folder contains no comparison, or a finished one.
         Interrupted: a signal asked to stop again.
     """
     folder = RunFolder.open(path)
     record = folder.record()
     if record.get("kind") != "comparison":
-        raise InputError(f"{path} holds no comparison; resume a training with {as_command('train --resume', path)}")
+        raise InputError(
+            f"{path} contains no comparison; resume a single run with {as_command('train --resume', path)}"
+        )
     if record["status"] == "finished":
-        raise InputError(f"{path} is finished; {as_command('evaluate', path)} shows it; compare into another folder")
-    return _go_on(folder, callbacks)
+        raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
+    return _train(folder, callbacks)
 
 
-def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
-    """Run what is not finished, and put the results together."""
+def _train(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
+    """Train the unfinished runs, and write the results of all."""
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
     with folder.held():
         folder.update_record(status="running")
         try:
-            _put_together(folder, _in_turns(folder, configs, callbacks))
+            _write_results(folder, _train_in_turns(folder, configs, callbacks))
         except BaseException as error:
             with suppress(OSError):
                 folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
@@ -95,8 +98,8 @@ def _go_on(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
     return folder
 
 
-def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
-    """Write the metrics of all runs into one file, draw their curves together, and write their results."""
+def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
+    """Write the metrics, curves and results of all runs."""
     with writing(folder.metrics_path), open(folder.metrics_path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["run", *METRICS])
@@ -113,22 +116,22 @@ def _put_together(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     )
 
 
-def _in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks) -> dict[str, RunFolder]:
-    """Train an epoch of the run with the fewest steps until all are finished; return their folders."""
+def _train_in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks) -> dict[str, RunFolder]:
+    """Train the run with the fewest steps for an epoch, until all are finished; return their folders."""
     runs = {name: RunFolder(folder.path / name) for name in configs}
-    begun = {name: run.record() if run.exists() else {} for name, run in runs.items()}
-    steps = {name: record.get("step", 0) for name, record in begun.items() if record.get("status") != "finished"}
-    asked = StopRequest()
-    with handles_signals(asked), ExitStack() as left:
+    records = {name: run.record() if run.exists() else {} for name, run in runs.items()}
+    steps = {name: record.get("step", 0) for name, record in records.items() if record.get("status") != "finished"}
+    stop_request = StopRequest()
+    with handles_signals(stop_request), ExitStack() as stack:
         trainings = {}
         for name in steps:
-            watching, path = callbacks(name, configs[name]), runs[name].path
-            trainings[name] = (
-                resuming(path, epochs, callbacks=watching, asked=asked)
-                if begun[name]
-                else starting(configs[name], path, epochs, callbacks=watching, asked=asked)
-            )
-            left.callback(trainings[name].close)  # where another ends with an error: its record says interrupted
+            path = runs[name].path
+            options: Any = {"callbacks": callbacks(name, configs[name]), "stop_request": stop_request}
+            if records[name]:
+                trainings[name] = resuming(path, epochs, **options)
+            else:
+                trainings[name] = starting(configs[name], path, epochs, **options)
+            stack.callback(trainings[name].close)  # if another run fails, this one's record says "interrupted"
         while steps:
             name = min(steps, key=lambda name: steps[name])
             try:
@@ -140,7 +143,7 @@ def _in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Ca
 
 
 def in_words(name: str) -> str:
-    """Return what figures and tables call a run of a comparison.
+    """Return the display name of a run in figures and tables.
 
     >>> in_words("full_preactivation")
     'full pre-activation'
@@ -149,7 +152,7 @@ def in_words(name: str) -> str:
 
 
 def orders(config: RunConfig) -> dict[str, RunConfig]:
-    """Return two copies of a configuration, one for each order: `original` and `full_preactivation`.
+    """Return two copies of a configuration, with the placements `original` and `full_preactivation`.
 
     >>> list(orders(RunConfig(options={"depth": 20})))
     ['original', 'full_preactivation']

@@ -1,7 +1,7 @@
-"""What suits the device that training runs on: precision, and compilation by XLA. Chosen by measurement.
+"""Settings that depend on the device: precision, compilation by XLA, determinism.
 
-The measurements stand under `results/`, in the page of the benchmarks. Which stages are rolled is decided where they
-are made: `keras_preact.layers.stack.default_rolled`.
+The defaults were chosen by measurement; see the benchmark page in `results/`. Which stages are rolled is decided in
+`keras_preact.layers.stack.default_rolled`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 
 
 def default_precision() -> str:
-    """Return `"mixed_bfloat16"` where the device multiplies bfloat16 faster than float32, else `"float32"`.
+    """Return `"mixed_bfloat16"` if the device multiplies bfloat16 faster than float32, else `"float32"`.
 
-    That is on GPUs of compute capability 8.0 or more, on TPUs, and with TensorFlow and PyTorch on processors that
-    have instructions for it (AVX512-BF16, AMX). bfloat16 has float32's range: it needs no loss scale, as float16 does.
+    bfloat16 is faster on GPUs of compute capability 8.0 or higher, on TPUs, and, with TensorFlow and PyTorch, on CPUs
+    with AVX512-BF16 or AMX. It has the range of float32, so unlike float16 it needs no loss scale.
 
     >>> default_precision() in PRECISIONS
     True
@@ -32,14 +32,14 @@ def default_precision() -> str:
         import jax
 
         device = jax.devices()[0]
-        # XLA computes bfloat16 convolutions on processors by way of float32.
+        # On CPUs, XLA computes bfloat16 convolutions in float32.
         fast = device.platform == "tpu" or (device.platform == "gpu" and _is_ampere(device.compute_capability))
     elif keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        cards = tf.config.list_physical_devices("GPU")
-        details = [tf.config.experimental.get_device_details(card) for card in cards]
-        fast = all(d.get("compute_capability", (0, 0)) >= (8, 0) for d in details) if cards else _multiplies_bfloat16()
+        gpus = tf.config.list_physical_devices("GPU")
+        details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+        fast = all(d.get("compute_capability", (0, 0)) >= (8, 0) for d in details) if gpus else _multiplies_bfloat16()
     elif keras.backend.backend() == "torch":
         import torch
 
@@ -51,7 +51,7 @@ def default_precision() -> str:
 
 
 def _is_ampere(compute_capability: str) -> bool:
-    """Whether a version such as "9.0" is that of a card with bfloat16 matrix units.
+    """Whether a compute capability such as "9.0" includes bfloat16 matrix units.
 
     >>> _is_ampere("7.5"), _is_ampere("10.0")
     (False, True)
@@ -60,14 +60,14 @@ def _is_ampere(compute_capability: str) -> bool:
 
 
 def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether the processor has instructions for bfloat16; `False` where it does not say so."""
+    """Whether the CPU has bfloat16 instructions; `False` if unknown."""
     return widest_instructions(cpuinfo) in ("AMX", "AVX512-BF16")
 
 
 def widest_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
-    """Return the widest instructions that speed depends on, or `None` where the processor does not say.
+    """Return the widest instruction set that affects speed, or `None` if unknown.
 
-    Processors of one name differ in them.
+    CPUs with the same name can differ in it.
     """
     try:
         flags = cpuinfo.read_text().split()
@@ -78,14 +78,14 @@ def widest_instructions(cpuinfo: Path = Path("/proc/cpuinfo")) -> str | None:
 
 
 def computes_with_onednn() -> bool | None:
-    """Return whether TensorFlow computes with oneDNN in this process; `None` on other backends.
+    """Return whether TensorFlow uses oneDNN in this process; `None` on other backends.
 
-    The results differ in their last bits. TensorFlow decides when it is imported: by `TF_ENABLE_ONEDNN_OPTS`, or else
-    by the processor.
+    oneDNN changes the last bits of results. TensorFlow chooses at import, by `TF_ENABLE_ONEDNN_OPTS` if set, else by
+    the CPU.
     """
     if keras.backend.backend() != "tensorflow":
         return None
-    try:  # TensorFlow has no public way to ask
+    try:  # TensorFlow has no public API for this
         from tensorflow.python.util._pywrap_util_port import IsMklEnabled
     except ImportError:
         return None
@@ -93,7 +93,7 @@ def computes_with_onednn() -> bool | None:
 
 
 def check_precision(precision: str) -> None:
-    """Raise InputError unless the backend can train in that precision on this device.
+    """Raise InputError unless the backend can train in this precision on this device.
 
     >>> check_precision("float32")
     """
@@ -112,23 +112,23 @@ def check_precision(precision: str) -> None:
 
 @contextmanager
 def precision_policy(precision: str) -> Iterator[None]:
-    """Set Keras's global dtype policy, and set it back afterwards."""
-    before = keras.config.dtype_policy()
+    """Set Keras's global dtype policy within a block."""
+    previous = keras.config.dtype_policy()
     keras.config.set_dtype_policy(precision)
     try:
         yield
     finally:
-        keras.config.set_dtype_policy(before)
+        keras.config.set_dtype_policy(previous)
 
 
 def make_deterministic() -> None:
-    """Have the backend compute the same bits in each run on this machine: for the whole process, for good.
+    """Make the backend deterministic for the rest of the process: equal runs on one machine compute equal bits.
 
-    On TensorFlow and PyTorch that is their own mode, which refuses operations that have no such form. JAX computes so
-    on processors anyway; on GPUs it must be told before it starts, and so must PyTorch.
+    TensorFlow and PyTorch then refuse operations without a deterministic version. JAX is always deterministic on CPUs.
+    On GPUs, JAX and PyTorch must be configured by an environment variable before they start.
 
     Raises:
-        InputError: JAX or PyTorch has started on a GPU without being told.
+        InputError: on a GPU, the environment variable of JAX or PyTorch is not set.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
@@ -138,23 +138,21 @@ def make_deterministic() -> None:
         import jax
 
         if jax.default_backend() == "gpu" and XLA_DETERMINISM not in os.environ.get("XLA_FLAGS", ""):
-            raise InputError(
-                f"JAX on a GPU is deterministic only if it starts so; set XLA_FLAGS={XLA_DETERMINISM} first"
-            )
+            raise InputError(f"JAX on a GPU is not deterministic by default; restart with XLA_FLAGS={XLA_DETERMINISM}")
     elif keras.backend.backend() == "torch":
         import torch
 
         if torch.cuda.is_available() and "CUBLAS_WORKSPACE_CONFIG" not in os.environ:
             raise InputError(
-                "PyTorch on a GPU is deterministic only if it starts so; set CUBLAS_WORKSPACE_CONFIG=:4096:8 first"
+                "PyTorch on a GPU is not deterministic by default; restart with CUBLAS_WORKSPACE_CONFIG=:4096:8"
             )
         torch.use_deterministic_algorithms(True)
 
 
 def compiles_with_xla() -> bool:
-    """Whether training steps are compiled by XLA: always on JAX; on TensorFlow on GPUs alone; never on PyTorch.
+    """Whether XLA compiles training steps: always on JAX, on TensorFlow only with a GPU, never on PyTorch.
 
-    On processors XLA makes TensorFlow's convolutions slower, and Keras's own "auto" would choose it.
+    On CPUs, XLA makes TensorFlow's convolutions slower, but Keras's default, `"auto"`, would select it.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

@@ -1,7 +1,7 @@
-"""Several devices, of one machine or of several: the batch shared among them, by TensorFlow's and Keras's own engines.
+"""Data parallelism: each batch is shared among the devices of one or several machines.
 
-TensorFlow: `tf.distribute.MirroredStrategy`, one machine. JAX: `keras.distribution.DataParallel`, one process each.
-With both, a step computes what it computes on one device, but for the batch norms: see `on_devices`.
+TensorFlow: `tf.distribute.MirroredStrategy`, one machine. JAX: `keras.distribution.DataParallel`, one process per
+machine. With both, a step computes the same as on one device, except for batch norms: see `on_devices`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.stack import UnitStack
 
 MACHINES = ("KERAS_DISTRIBUTION_JOB_ADDRESSES", "KERAS_DISTRIBUTION_NUM_PROCESSES", "KERAS_DISTRIBUTION_PROCESS_ID")
-"""Keras's own environment variables: address and port of the first process, number of processes, this one's number."""
-PATIENCE = 240
-"""Seconds that a process waits for the first to answer."""
+"""Keras's environment variables: address and port of the first process, number of processes, number of this one."""
+CONNECT_TIMEOUT = 240
+"""Seconds that a process waits for the first process to answer."""
 
 
 def devices() -> list[str]:
-    """Return the names of the devices that can share a batch: the accelerators, or where there is none the processor.
+    """Return the names of the devices that can share a batch: the accelerators, or the CPU without any.
 
     >>> len(devices()) >= 1
     True
@@ -35,47 +35,48 @@ def devices() -> list[str]:
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        cards = tf.config.list_logical_devices("GPU")
-        return [device.name for device in cards or tf.config.list_logical_devices("CPU")]
+        gpus = tf.config.list_logical_devices("GPU")
+        return [device.name for device in gpus or tf.config.list_logical_devices("CPU")]
     if keras.backend.backend() == "torch":
-        return ["cpu:0"]  # or a GPU: one, which Keras chooses
+        return ["cpu:0"]  # or the one GPU that Keras selects
     return keras.distribution.list_devices() or ["cpu:0"]
 
 
 def join() -> None:
-    """Join the other processes of a training, where the environment variables `MACHINES` name them; else do nothing.
+    """Connect to the other processes of a run if the environment variables `MACHINES` are set.
 
-    To be called before anything is computed: the devices of all processes are one set from then on.
+    Call this before any computation. Afterwards, the devices of all processes form one set.
 
     Raises:
-        InputError: not all variables are there, the first process does not answer, or the backend is not JAX.
+        InputError: only some of the variables are set, the first process does not answer, or the backend is not JAX.
     """
-    given = [name for name in MACHINES if os.environ.get(name)]
-    if not given:
+    defined = [name for name in MACHINES if os.environ.get(name)]
+    if not defined:
         return
-    if missing := [name for name in MACHINES if name not in given]:
-        raise InputError(f"{given[0]} is set, {missing[0]} is not; set all three on each machine, or none")
+    if missing := [name for name in MACHINES if name not in defined]:
+        raise InputError(f"{defined[0]} is set, but {missing[0]} is not; set all three on each machine, or none")
     if keras.backend.backend() != "jax":
-        raise InputError(f"{keras.backend.backend()} trains on one machine; set KERAS_BACKEND=jax for several")
+        raise InputError(f"{keras.backend.backend()} trains on one machine only; set KERAS_BACKEND=jax for several")
     try:
         if int(os.environ[MACHINES[2]]):
-            _await_first(os.environ[MACHINES[0]].split(",")[0])
+            _wait_for_first_process(os.environ[MACHINES[0]].split(",")[0])
         keras.distribution.initialize()
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"the processes did not find each other ({str(error).splitlines()[0]}); see that {', '.join(MACHINES)} are "
-            "the address and port of the first, the same number on all, and each one's own number from 0"
+            f"the processes could not connect ({str(error).splitlines()[0]}); set {MACHINES[0]} to the address and "
+            f"port of the first process, {MACHINES[1]} to the number of processes, and {MACHINES[2]} to each process's "
+            "own number from 0"
         ) from None
 
 
-def _await_first(address: str) -> None:
-    """Wait until the first process answers: JAX itself ends a process that waits in vain, with a stack trace.
+def _wait_for_first_process(address: str) -> None:
+    """Wait until the first process answers. If it never does, JAX itself would end this process with a stack trace.
 
     Raises:
-        OSError: it does not.
+        OSError: no answer within `CONNECT_TIMEOUT` seconds.
     """
     host, _, port = address.rpartition(":")
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + CONNECT_TIMEOUT
     while True:
         try:
             socket.create_connection((host, int(port)), timeout=5).close()
@@ -87,7 +88,7 @@ def _await_first(address: str) -> None:
 
 
 def process() -> tuple[int, int]:
-    """Return this process's number, from 0, and how many train together. The first is the only one that writes.
+    """Return the number of this process, from 0, and the number of processes that train together.
 
     >>> process()
     (0, 1)
@@ -100,12 +101,12 @@ def process() -> tuple[int, int]:
 
 
 def is_chief() -> bool:
-    """Whether this process is the one that writes."""
+    """Whether this is the first process, the only one that writes files."""
     return process()[0] == 0
 
 
 def all_reduce_max(number: int) -> int:
-    """Return the largest of the numbers that all processes call this with, at the same point of their way.
+    """Return the largest of the processes' numbers. All processes must call this at the same point.
 
     >>> all_reduce_max(15)
     15
@@ -119,10 +120,10 @@ def all_reduce_max(number: int) -> int:
 
 @contextmanager
 def collective_errors() -> Iterator[None]:
-    """All processes come out of this block, or none: an InputError of one ends the others too.
+    """Make an InputError in one process end all processes.
 
     Raises:
-        InputError: this process's own, or one that says that another had one.
+        InputError: raised in this block, or in that of another process.
     """
     try:
         yield
@@ -130,22 +131,22 @@ def collective_errors() -> Iterator[None]:
         all_reduce_max(1)
         raise
     if all_reduce_max(0):
-        raise InputError("another process of this training cannot begin; see its own message")
+        raise InputError("another process of this run could not start; see its error message")
 
 
 @contextmanager
 def on_devices(count: int) -> Iterator[None]:
     """Build and train on the first `count` devices, each with its share of every batch.
 
-    The weights are the same on all. Batch norms take their statistics over the whole batch on JAX, and on TensorFlow
-    over the share of each device, as is usual there, or over all after `synchronize`. TensorFlow cannot do the latter
-    twice in one process ("Shape mismatch in the collective instance"): start another for a second training.
+    The weights are the same on all devices. On JAX, batch norms use the statistics of the whole batch. On TensorFlow,
+    they use those of each device's share, or of the whole batch after `synchronize`. TensorFlow can synchronize only
+    one run per process ("Shape mismatch in the collective instance"): start a new process for the next.
 
     Args:
-        count: number of devices, of all machines together; with 1 nothing is done.
+        count: total number of devices on all machines. With 1, this does nothing.
 
     Raises:
-        InputError: there are fewer, or a TensorFlow strategy for several machines is set.
+        InputError: fewer devices are available, or the active TensorFlow strategy is `MultiWorkerMirroredStrategy`.
     """
     check_devices(count)
     if count == 1:
@@ -156,7 +157,7 @@ def on_devices(count: int) -> Iterator[None]:
         with tf.distribute.MirroredStrategy(devices()[:count]).scope():
             yield
     else:
-        # Each process is given its own part of every batch (keras_preact.data.part_of): Keras divides tf.data alone.
+        # `keras_preact.data.part_of` gives each process its part of every batch; Keras would divide only tf.data.
         with keras.distribution.DataParallel(devices=devices()[:count], auto_shard_dataset=False).scope():
             yield
 
@@ -169,24 +170,25 @@ def check_devices(count: int) -> None:
 
         if isinstance(tf.distribute.get_strategy(), tf.distribute.MultiWorkerMirroredStrategy):
             raise InputError(
-                "TensorFlow's strategy for several machines fails with Keras 3; set KERAS_BACKEND=jax, and on each of "
-                f"them {', '.join(MACHINES)}"
+                "MultiWorkerMirroredStrategy fails with Keras 3; set KERAS_BACKEND=jax and, on each machine, "
+                f"{', '.join(MACHINES)}"
             )
     elif keras.backend.backend() == "torch":
         if count > 1:
             raise InputError(
-                f"this asks for {count} devices, and Keras trains on one with PyTorch; set KERAS_BACKEND=tensorflow or "
-                "jax for several"
+                f"{count} devices were requested, but with PyTorch Keras trains on one; set KERAS_BACKEND=tensorflow "
+                "or jax for several"
             )
     elif keras.backend.backend() != "jax":
         raise InputError(
-            f"runs are not trained on {keras.backend.backend()}; set KERAS_BACKEND=tensorflow, jax or torch"
+            f"the {keras.backend.backend()} backend cannot train; set KERAS_BACKEND=tensorflow, jax or torch"
         )
-    if count > (here := len(devices())):
-        raise InputError(f"this asks for {count} devices, and here are {here}; give --distribute {here}")
-    if process()[1] > 1 and count < here:
+    available = len(devices())
+    if count > available:
+        raise InputError(f"{count} devices were requested, but {available} found; use --distribute {available}")
+    if process()[1] > 1 and count < available:
         raise InputError(
-            f"the {process()[1]} processes have {here} devices and share each batch among all; give --distribute {here}"
+            f"{process()[1]} processes must use all of their {available} devices; use --distribute {available}"
         )
 
 
@@ -197,17 +199,17 @@ def check_shares(count: int, batch_size: int, test_examples: int) -> None:
     """
     for what, number in (("the batch size", batch_size), ("the number of test examples", test_examples)):
         if number % count:
-            raise InputError(f"{what} is {number}, which {count} devices cannot share equally; change one of the two")
+            raise InputError(f"{what} is {number}, which is not divisible by {count} devices; change one of the two")
 
 
 def synchronize(model: keras.Model) -> None:
-    """Have all batch norms of a model take their statistics over the shares of all devices, from now on.
+    """Make all batch norms of a model use the statistics of the whole batch, not of each device's share.
 
     Raises:
-        InputError: some units run in a loop, which does not exchange statistics between devices.
+        InputError: some batch norms run in a rolled stack, which cannot exchange statistics between devices.
     """
     rolled = [layer for layer in layers_inside(model) if isinstance(layer, UnitStack) and layer.rolled]
-    if loops := ", ".join(stack.name for stack in rolled if batch_norms(stack)):
-        raise InputError(f"batch norms in the loops {loops} cannot be synchronized; build with rolled=False")
+    if stacks := ", ".join(stack.name for stack in rolled if batch_norms(stack)):
+        raise InputError(f"batch norms in the rolled stacks {stacks} cannot be synchronized; build with rolled=False")
     for norm in batch_norms(model):
         norm.synchronized = True

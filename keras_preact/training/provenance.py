@@ -1,4 +1,4 @@
-"""What a run ran on: versions, commit, hardware, time."""
+"""The environment of a run: versions, commit, hardware, time."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from keras_preact.version import __version__
 
 
 def environment() -> dict[str, Any]:
-    """Return what a run ran on: versions, commit, hardware, time; of several processes their number. No host name.
+    """Return the environment of a run: start time, versions, commit and hardware, but no host name.
 
-    On TensorFlow also whether it computes with oneDNN.
+    On TensorFlow, this includes whether it uses oneDNN; with several processes, their number.
 
     >>> sorted(set(environment()) - {"onednn"})
     ['commit', 'hardware', 'started', 'versions']
@@ -36,7 +36,7 @@ def environment() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, this package, Keras, its backend and what computes below them."""
+    """Return the versions of Python, this package, Keras and the numerical libraries, and the name of the backend."""
     found = {"python": platform.python_version(), "keras_preact": __version__, "backend": keras.backend.backend()}
     for package in ("keras", "tensorflow", "jax", "jaxlib", "torch", "numpy"):
         try:
@@ -47,7 +47,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> dict[str, Any] | None:
-    """Return the git commit of this package's checkout and whether the package was changed since; None without git."""
+    """Return the git commit of this package and whether the package differs from it; `None` outside a checkout."""
     package = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:
@@ -56,14 +56,14 @@ def commit() -> dict[str, Any] | None:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
-            return None  # installed inside another repository, whose commit says nothing about this package
+            return None  # installed inside another repository
         return {"id": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "--", str(package)))}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
 def hardware() -> dict[str, Any]:
-    """Return processor, its widest instructions, number of cores usable, memory in GiB and accelerators."""
+    """Return the CPU, its widest instruction set, the number of usable cores, memory in GiB, and accelerators."""
     import psutil
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

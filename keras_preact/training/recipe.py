@@ -1,4 +1,4 @@
-"""What the paper did, and what others did, as data: batch size, schedule, optimizer, augmentation, inputs."""
+"""Training recipes of the paper and of other code bases as data: batch size, schedule, optimizer, preprocessing."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from keras_preact.errors import (
 from keras_preact.optimizers import DECAYS, CosineAfterHold, CoupledSGD, KernelAdamW
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
-"""What is done to the pixels first, all of them then being numbers of order 1: the training images' mean at each
-pixel subtracted, the rest over 255; their mean and deviation of each channel; those of each image by itself, taken
-after the crop; nothing but to divide by 255."""
+"""How pixels are brought to order 1. `per_pixel_mean`: subtract the mean training image, then divide by 255.
+`per_channel`: standardize by the mean and standard deviation of each channel over the training images. `per_image`:
+standardize each image by its own mean and standard deviation, after the crop. `none`: only divide by 255."""
 
 
 @dataclass(frozen=True)
 class StepSchedule:
-    """A constant learning rate, divided at given steps, with a constant warm-up: the paper's.
+    """The paper's schedule: a constant warm-up, then a learning rate that is divided by 10 at given steps.
 
     Attributes:
-        learning_rate: after the warm-up.
-        drops: steps at which it is divided by 10.
-        warmup_learning_rate: during the warm-up.
-        warmup_steps: length of the warm-up.
+        learning_rate: rate after the warm-up. Default 0.1.
+        drops: steps at which the rate is divided by 10. Default (32000, 48000).
+        warmup_learning_rate: rate during the warm-up. Default 0.01.
+        warmup_steps: length of the warm-up. Default 400.
 
     Raises:
-        InputError: a number out of its range, or a drop before the end of the warm-up or before an earlier drop.
+        InputError: a number is out of range, a drop comes before the end of the warm-up, or the drops are unsorted.
 
-    Example: the paper's, at the ends of its parts.
+    Example: the paper's schedule, before and after each change.
 
     >>> rate = StepSchedule().to_keras(64_000)
     >>> [round(float(rate(step)), 4) for step in (0, 399, 400, 31_999, 32_000, 48_000)]
@@ -56,12 +56,12 @@ class StepSchedule:
         check_number("warmup_learning_rate", self.warmup_learning_rate, 0)
         check_count("warmup_steps", self.warmup_steps)
         if not isinstance(self.drops, (tuple, list)):
-            raise InputError(f"drops is {self.drops!r}; give a tuple of steps, such as (32000, 48000)")
+            raise InputError(f"drops is {self.drops!r}; it must be a tuple of steps, such as (32000, 48000)")
         for drop in self.drops:
             check_count("a step in drops", drop)
-        # Equal steps are in order: a schedule that is scaled to a few steps has them.
+        # Equal drops are allowed: scaling a schedule to a few steps can produce them.
         if list(self.drops) != sorted(self.drops):
-            raise InputError(f"the steps in drops are {self.drops}; give them in increasing order")
+            raise InputError(f"the steps in drops are {self.drops}; they must be in increasing order")
         if self.drops and self.drops[0] < self.warmup_steps:
             raise InputError(
                 f"the learning rate drops at step {self.drops[0]}, inside the warm-up of {self.warmup_steps} steps; "
@@ -74,8 +74,8 @@ class StepSchedule:
         return dataclasses.replace(self, drops=drops, warmup_steps=round(self.warmup_steps * factor))
 
     def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
-        """Return the learning rate as a function of the step (0, 1, …); `steps` is not needed here."""
-        # Keras's boundary is the last step with the value before it: of a warm-up of 0 steps it is -1, which none is.
+        """Return the learning rate as a function of the step (0, 1, …). `steps` is ignored."""
+        # A Keras boundary is the last step with the earlier value. A warm-up of 0 steps has the boundary -1: no step.
         rates = [float(self.warmup_learning_rate), *(self.learning_rate / 10**k for k in range(len(self.drops) + 1))]
         boundaries = [step - 1 for step in (self.warmup_steps, *self.drops)]
         return keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates)
@@ -83,15 +83,15 @@ class StepSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """A warm-up, then half a cosine down to 0 at the last step: for short runs.
+    """A schedule for short runs: a warm-up, then cosine decay to 0 at the last step.
 
     Attributes:
-        learning_rate: at the end of the warm-up.
-        warmup_steps: length of the warm-up.
-        warmup_learning_rate: constant rate during the warm-up, as in the paper. Default `None`: it rises from 0.
+        learning_rate: rate at the end of the warm-up. Default 0.1.
+        warmup_steps: length of the warm-up. Default 200.
+        warmup_learning_rate: constant rate during the warm-up, as in the paper. Default `None`: a linear rise from 0.
 
     Raises:
-        InputError: a number out of its range.
+        InputError: a number is out of range.
 
     Example:
 
@@ -116,44 +116,43 @@ class CosineSchedule:
 
     def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """Return the learning rate as a function of the step (0, 1, …, `steps` − 1)."""
-        rate, warmup = float(self.learning_rate), min(self.warmup_steps, steps - 1)  # Keras would compute in integers
+        rate, warmup = (
+            float(self.learning_rate),
+            min(self.warmup_steps, steps - 1),
+        )  # an int would make Keras compute in int
         if warmup < 1:
-            return keras.optimizers.schedules.CosineDecay(rate, max(steps, 1))
+            return keras.optimizers.schedules.CosineDecay(rate, steps - warmup)
         if self.warmup_learning_rate is not None:
-            return CosineAfterHold(float(self.warmup_learning_rate), warmup, rate, max(steps - warmup, 1))
-        return keras.optimizers.schedules.CosineDecay(
-            0.0, max(steps - warmup, 1), warmup_target=rate, warmup_steps=warmup
-        )
+            return CosineAfterHold(float(self.warmup_learning_rate), warmup, rate, steps - warmup)
+        return keras.optimizers.schedules.CosineDecay(0.0, steps - warmup, warmup_target=rate, warmup_steps=warmup)
 
 
-SCHEDULES: dict[str, type[StepSchedule] | type[CosineSchedule]] = {
-    "steps": StepSchedule,
-    "cosine": CosineSchedule,
-}
+SCHEDULES: dict[str, type[StepSchedule] | type[CosineSchedule]] = {"steps": StepSchedule, "cosine": CosineSchedule}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is trained.
+    """How a network is trained, with SGD.
 
     Attributes:
-        name: the name that `--recipe` takes.
+        name: name of the recipe.
         steps: length of the training, in mini-batches.
-        batch_size: images a mini-batch.
-        schedule: the learning rate.
-        momentum: of SGD.
-        nesterov: whether the momentum looks ahead.
-        weight_decay: λ of `CoupledSGD`: part of the gradient.
-        decays: which variables decay.
-        augment: random crop of the padded image, random horizontal flip.
-        padding: pixels of zeros on each side before that crop. 0 where the data come cropped at random, as ImageNet's.
-        inputs: what is done to the pixels, one of `INPUTS`.
-        reported: which number its source reports; ours is always that of the last epoch.
+        batch_size: examples per mini-batch. Default 128.
+        schedule: the learning rate schedule. Default: the paper's.
+        momentum: momentum of SGD. Default 0.9.
+        nesterov: use Nesterov momentum. Default `False`.
+        weight_decay: λ of `CoupledSGD`, which adds the decay to the gradient. Default 1e-4.
+        decays: which variables decay: `"all"` (default) or `"kernels"`.
+        augment: crop the padded image at random and flip it horizontally at random. Default `True`.
+        padding: pixels of zeros on each side before that crop. Default 4; use 0 for images that are already cropped
+            at random, such as ImageNet's.
+        inputs: how pixels are normalized, one of `INPUTS`. Default `"per_pixel_mean"`.
+        reported: which result the recipe's source reports; a run here always reports the last epoch.
 
     Raises:
-        InputError: an unknown choice, or a number out of its range.
+        InputError: an unknown choice, or a number out of range.
 
-    Example: a recipe of one's own.
+    Example: a custom recipe.
 
     >>> mine = Recipe("mine", steps=5_000, batch_size=64, schedule=CosineSchedule(0.05))
     >>> Recipe.from_dict(mine.to_dict()) == mine
@@ -180,7 +179,7 @@ class Recipe:
         check_positive("the batch size", self.batch_size)
         if not isinstance(self.schedule, tuple(SCHEDULES.values())):
             kinds = " or ".join(kind.__name__ for kind in SCHEDULES.values())
-            raise InputError(f"the schedule is {self.schedule!r}; give a {kinds}")
+            raise InputError(f"the schedule is {self.schedule!r}; it must be a {kinds}")
         check_rate("momentum", self.momentum)
         check_flag("nesterov", self.nesterov)
         check_number("weight_decay", self.weight_decay, 0)
@@ -188,7 +187,7 @@ class Recipe:
         check_count("padding", self.padding)
 
     def with_steps(self, steps: int) -> Recipe:
-        """Return the recipe for another length; warm-up and drops keep their share of it.
+        """Return the recipe for another length, with warm-up and drops scaled in proportion.
 
         >>> RECIPES["paper"].with_steps(6400).schedule.drops
         (3200, 4800)
@@ -221,7 +220,7 @@ class Recipe:
         True
         """
         data, schedule = dict(data), dict(data["schedule"])
-        if "per_pixel_mean" in data:  # as the first runs have it, which had this choice alone
+        if "per_pixel_mean" in data:  # the flag that `inputs` replaced; stored runs in results/ have it
             data["inputs"] = "per_pixel_mean" if data.pop("per_pixel_mean") else "none"
         recipe_type = AdamRecipe if data.pop("kind", "sgd") == "adam" else Recipe
         kind = SCHEDULES[schedule.pop("kind")]
@@ -231,16 +230,17 @@ class Recipe:
 
 @dataclass(frozen=True)
 class AdamRecipe(Recipe):
-    """How a Transformer is trained: by Adam, with decoupled weight decay of the kernels (AdamW).
+    """How a Transformer is trained: with AdamW.
 
     Attributes:
-        momentum: β₁ of Adam.
-        beta_2: β₂.
-        weight_decay: in each step, weights lose the learning rate times this share of themselves.
-        decays: `"kernels"`: not biases, normalization's scales and offsets, embeddings and positions; or `"all"`.
-        clip_norm: largest norm of the whole gradient, or `None`.
+        momentum: β₁ of Adam. Default 0.9.
+        beta_2: β₂ of Adam. Default 0.98.
+        weight_decay: decoupled weight decay: each step multiplies decaying weights by 1 − learning rate × this.
+            Default 1e-4.
+        decays: `"all"` (default), or `"kernels"`: no biases, normalization parameters, embeddings or positions.
+        clip_norm: clip the global norm of the gradient to this, or `None` (default) for no clipping.
 
-    The other attributes are those of `Recipe`; `nesterov` has no meaning here.
+    The other attributes are those of `Recipe`. `nesterov` is ignored.
 
     >>> type(RECIPES["adam"].optimizer()).__name__
     'KernelAdamW'
@@ -253,7 +253,9 @@ class AdamRecipe(Recipe):
         super().__post_init__()
         check_rate("beta_2", self.beta_2)
         if self.clip_norm is not None and check_number("clip_norm", self.clip_norm, 0) == 0:
-            raise InputError("clip_norm is 0, which makes every gradient 0; give a larger number, or None to clip none")
+            raise InputError(
+                "clip_norm is 0, which makes every gradient 0; use a larger number, or None for no clipping"
+            )
 
     def optimizer(self) -> keras.optimizers.Optimizer:
         optimizer_class = KernelAdamW if self.decays == "kernels" else keras.optimizers.AdamW
@@ -267,7 +269,7 @@ class AdamRecipe(Recipe):
         )
 
 
-def _of_the_paper(name: str, facts: dict[str, Any], reported: str, **choices: Any) -> Recipe:
+def _paper_recipe(name: str, facts: dict[str, Any], reported: str, **choices: Any) -> Recipe:
     schedule = StepSchedule(
         facts["learning_rate"], tuple(facts["drops"]), facts["warmup_learning_rate"], facts["warmup_steps"]
     )
@@ -283,8 +285,8 @@ def _of_the_paper(name: str, facts: dict[str, Any], reported: str, **choices: An
     )
 
 
-def _of_epochs(name: str, epochs: int, drops: tuple[int, ...], batch_size: int = 128, **choices: Any) -> Recipe:
-    """Return a recipe for CIFAR that counts in epochs: here of whole batches, the images left over in none."""
+def _cifar_recipe(name: str, epochs: int, drops: tuple[int, ...], batch_size: int = 128, **choices: Any) -> Recipe:
+    """Return a recipe for CIFAR, given epochs. An epoch has only whole batches; the remaining images are dropped."""
     epoch = 50_000 // batch_size
     schedule = StepSchedule(drops=tuple(drop * epoch for drop in drops), warmup_steps=0)
     return Recipe(name, epochs * epoch, batch_size, schedule, **choices)
@@ -295,19 +297,19 @@ _FB_TRAINER: dict[str, Any] = {"nesterov": True, "inputs": "per_channel", "repor
 RECIPES: dict[str, Recipe] = {
     recipe.name: recipe
     for recipe in (
-        _of_the_paper("paper", paper.CIFAR_RECIPE, "last epoch, median of 5 runs"),
-        _of_the_paper("imagenet", paper.IMAGENET_RECIPE, "last epoch, one run", padding=0),
-        # Its trainer (train.lua, opts.lua) begins epochs 81 and 122, counted from 1, at the lower rate; and it prints,
-        # as the result, the smallest test error of all epochs (main.lua): one picked on the test images.
-        _of_epochs("fb_resnet_torch", 164, (80, 121), **_FB_TRAINER),
-        # The authors' release is a network for that trainer, run as its README says.
-        _of_epochs("resnet_1k_layers", 200, (80, 121), batch_size=64, **_FB_TRAINER),
-        # tensorflow/models, official/resnet, cifar10_main.py: decays batch norm's variables too, and says so.
-        _of_epochs("tensorflow_models", 182, (91, 136), weight_decay=2e-4, inputs="per_image", reported="not said"),
-        # 30 epochs of CIFAR-10: half an hour for a ResNet-20 on two cores. So few steps want a rate that falls all
-        # the way, and the stronger decay that is common with it.
+        _paper_recipe("paper", paper.CIFAR_RECIPE, "last epoch, median of 5 runs"),
+        _paper_recipe("imagenet", paper.IMAGENET_RECIPE, "last epoch, one run", padding=0),
+        # Its trainer (train.lua, opts.lua) lowers the rate when epochs 81 and 122 start, counted from 1. It reports the
+        # smallest test error of all epochs (main.lua), so the epoch is selected on the test images.
+        _cifar_recipe("fb_resnet_torch", 164, (80, 121), **_FB_TRAINER),
+        # The authors' release is a network for that trainer; these are the settings in its README.
+        _cifar_recipe("resnet_1k_layers", 200, (80, 121), batch_size=64, **_FB_TRAINER),
+        # tensorflow/models, official/resnet, cifar10_main.py: it states that batch norm's variables decay too.
+        _cifar_recipe("tensorflow_models", 182, (91, 136), weight_decay=2e-4, inputs="per_image", reported="not said"),
+        # 30 epochs of CIFAR-10: half an hour for a ResNet-20 on two cores. So few steps call for cosine decay and for
+        # the stronger weight decay that is common with it.
         Recipe("short", steps=11_700, schedule=CosineSchedule(0.1, warmup_steps=400), weight_decay=5e-4),
-        # The bundled sequences, some ten times: minutes on two cores.
+        # About ten epochs of the bundled sequences: minutes on two cores.
         AdamRecipe(
             "adam",
             steps=1_500,
@@ -316,17 +318,17 @@ RECIPES: dict[str, Recipe] = {
             weight_decay=0.01,
             decays="kernels",
         ),
-        # The bundled 4,000 images, twice. Small batches, because steps are scarce; flips alone, because passes are.
+        # Two epochs of the 4,000 bundled images. Small batches allow more steps; so few epochs need only flips.
         Recipe("demo", steps=124, batch_size=64, schedule=CosineSchedule(0.1, warmup_steps=12), padding=0),
     )
 }
 
 
 def get_recipe(recipe: str | Recipe) -> Recipe:
-    """Return the recipe of that name; a `Recipe` is returned as it is.
+    """Return a recipe by name; a `Recipe` is returned unchanged.
 
     Raises:
-        InputError: no recipe has that name.
+        InputError: no recipe has this name.
 
     >>> get_recipe("paper").batch_size
     128

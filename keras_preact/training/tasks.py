@@ -1,4 +1,4 @@
-"""What a network is trained for: its loss, and the one error that is reported."""
+"""Training tasks: their loss, and the error that is reported."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import keras
 
 @dataclass(frozen=True)
 class Task:
-    """A kind of training.
+    """The loss, metric and reported error of a kind of training.
 
     Attributes:
-        loss: makes the Keras loss.
-        metric_name: in Keras's logs, of the metric that the error is read from.
-        metric_class: of that metric.
-        error: the error as a function of the metric's value.
+        loss: a function that returns the Keras loss.
+        metric_name: name of the metric in Keras's logs.
+        metric_class: Keras class of the metric.
+        error: a function from the metric's value to the error.
     """
 
     loss: Callable[[], keras.losses.Loss]
@@ -27,49 +27,48 @@ class Task:
     error: Callable[[float], float]
 
     def metric(self) -> keras.metrics.Metric:
-        """Make the Keras metric that the error is read from."""
+        """Return a new Keras metric."""
         return self.metric_class(name=self.metric_name)
 
 
-def _percent_wrong(accuracy: float) -> float:
+def _error_percent(accuracy: float) -> float:
     return 100 * (1 - accuracy)
 
 
-_CLASSES = Task(
+_CROSS_ENTROPY = Task(
     partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True),
     "accuracy",
     keras.metrics.SparseCategoricalAccuracy,
-    _percent_wrong,
+    _error_percent,
 )
 
 TASKS: dict[str, Task] = {
-    "classification": _CLASSES,
-    # A class a step: Keras's loss and metric take the mean over steps too.
-    "next_token": _CLASSES,
+    "classification": _CROSS_ENTROPY,
+    "next_token": _CROSS_ENTROPY,  # Keras's loss and metric average over positions too
     "forecast": Task(keras.losses.MeanAbsoluteError, "mean_absolute_error", keras.metrics.MeanAbsoluteError, float),
 }
-"""By the `task` of a data set. The error is in %, that of a forecast the mean absolute error in the data's unit."""
+"""Tasks by the `task` of a data set. The error is in %; of a forecast, the mean absolute error in the data's unit."""
 
 
 def errors(logs: Mapping[str, Any]) -> tuple[float, float]:
-    """Return training and test error, given the logs that Keras gives at the end of an epoch.
+    """Return training and test error from Keras's logs at the end of an epoch.
 
     >>> errors({"loss": 2.0, "accuracy": 0.75, "val_accuracy": 0.5})
     (25.0, 50.0)
     """
-    task = _task_of(logs)
+    task = _task(logs)
     return training_error(logs), task.error(float(logs[f"val_{task.metric_name}"]))
 
 
 def training_error(logs: Mapping[str, Any]) -> float:
-    """Return the training error, given the logs that Keras gives at the end of a step or of an epoch.
+    """Return the training error from Keras's logs at the end of a step or an epoch.
 
     >>> training_error({"loss": 2.0, "accuracy": 0.75})
     25.0
     """
-    task = _task_of(logs)
+    task = _task(logs)
     return task.error(float(logs[task.metric_name]))
 
 
-def _task_of(logs: Mapping[str, Any]) -> Task:
+def _task(logs: Mapping[str, Any]) -> Task:
     return next(task for task in TASKS.values() if task.metric_name in logs)

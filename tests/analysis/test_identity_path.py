@@ -48,7 +48,7 @@ def test_a_folded_network_passes_too_read_from_its_graph():
         ({"shortcut": "constant_scaling"}, "the factor is 0.5"),
         ({"shortcut": "exclusive_gating"}, "scaled shortcut: ExclusiveGating"),
         ({"shortcut": "shortcut_only_gating"}, "scaled shortcut: ShortcutOnlyGating"),
-        ({"shortcut": "conv"}, "a shortcut that changes no shape"),
+        ({"shortcut": "conv"}, "a shortcut between equal shapes"),
         ({"shortcut": "dropout"}, "dropout on the shortcut: rate 0.5"),
     ],
 )
@@ -90,7 +90,7 @@ def block(x, kind):
         ("none", None),
         ("activated", "activated shortcut: BatchNormalization, ReLU between the previous addition and the split"),
         ("normalized", "activated shortcut: BatchNormalization on it"),
-        ("conv", "Conv2D on a shortcut that changes no shape"),
+        ("conv", "Conv2D on a shortcut between equal shapes"),
         ("scaled", "scaled shortcut: Rescaling on it"),
         ("multiplied", "scaled shortcut: Multiply on it"),
         ("dropped", "dropout on the shortcut: Dropout"),
@@ -415,7 +415,7 @@ def test_a_subclass_of_this_packages_units_is_not_taken_at_its_word():
     inputs = keras.Input((8, 8, 8))
     for unit in (LeakyUnit(8), ResidualUnit(8, shortcut=HalfShortcut()), UnitStack(LeakyUnit(8), 2)):
         report = check_identity_path(keras.Model(inputs, unit(inputs)))
-        assert "not known to leave x as it is" in report.units[0].faults[0]
+        assert "not known to leave x unchanged" in report.units[0].faults[0]
 
 
 def test_what_else_both_ways_share_is_not_taken_for_x():
@@ -435,7 +435,9 @@ def test_equal_faults_are_one_line():
     lines = str(check_identity_path(cifar_resnet(14, "original"))).splitlines()
     assert lines[1:] == ["  all 6 units: after the addition: ReLU; f is not the identity"]
     two = str(check_identity_path(network(basic, "shortcut", [ops.exp, ops.exp]))).splitlines()
-    assert len(two) == 2 and two[1].count(",") == 1 and "Exp on the shortcut is not known to leave x as it is" in two[1]
+    assert (
+        len(two) == 2 and two[1].count(",") == 1 and "Exp on the shortcut is not known to leave x unchanged" in two[1]
+    )
     many = str(check_identity_path(network(basic, "shortcut", [ops.exp] * 5))).splitlines()
     assert len(many) == 2 and many[1].startswith("  5 units, add")
 
@@ -542,7 +544,7 @@ def test_custom_layers_that_may_have_units_inside_are_named():
     x = SumOfHalf(name="half")(x, basic(x))
     report = check_identity_path(keras.Model(inputs, x))
     assert report.is_clear and len(report.units) == 1
-    assert str(report).endswith("not looked into: hidden0 (Hidden), hidden1 (Hidden), half (SumOfHalf)")
+    assert str(report).endswith("not checked: hidden0 (Hidden), hidden1 (Hidden), half (SumOfHalf)")
     in_a_branch = layers.Add()([inputs, layers.Conv2D(8, 1)(Hidden()(inputs))])
     assert check_identity_path(keras.Model(inputs, in_a_branch)).unread == ()
 
@@ -608,10 +610,10 @@ def test_other_networks_of_keras_hub():
     report = check_identity_path(hub.CSPNetBackbone(**csp, block_type="bottleneck_block", stage_type="dark", **conv))
     assert "LeakyReLU; f is not the identity" in str(report)
     report = check_identity_path(hub.GPT2Backbone(**text, max_sequence_length=12))
-    assert report.is_clear and "not looked into: transformer_layer_0 (TransformerDecoder)" in str(report)
+    assert report.is_clear and "not checked: transformer_layer_0 (TransformerDecoder)" in str(report)
     vit = hub.ViTBackbone((16, 16, 3), (4, 4), num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
     with pytest.raises(InputError, match="cannot be read"):
         check_identity_path(vit)
     dense = hub.DenseNetBackbone([2, 2], growth_rate=4, **conv)
-    with pytest.raises(InputError, match="has no residual units: its graph adds no layers with weights to what they c"):
+    with pytest.raises(InputError, match="has no residual units: no addition in its graph joins layers with weights"):
         check_identity_path(dense)

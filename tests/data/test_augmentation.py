@@ -20,8 +20,8 @@ def test_per_pixel_mean_is_zero_at_each_pixel_over_the_training_images():
     np.testing.assert_allclose(array(again.mean), images.mean(0), rtol=1e-6)
 
 
-def test_per_pixel_mean_keeps_half_precision_out_of_the_difference():
-    """255 − 254.9 in float16 would be 0 or 0.125: the difference is taken in float32."""
+def test_per_pixel_mean_subtracts_in_float32():
+    """In float16, 255 − 254.9 would be 0 or 0.125."""
     layer = PerPixelMean(scale=1.0, dtype="mixed_float16")
     layer.adapt(np.full((1, 2, 2, 1), 254.9))
     y = layer(np.full((1, 2, 2, 1), 255, "uint8"))
@@ -37,14 +37,14 @@ def test_harness(make):
         check_policy(make(dtype=policy), (X.astype("float32"),), policy)
 
 
-def test_the_data_formats_agree_at_inference_and_draw_alike_in_training():
+def test_both_data_formats_agree_at_inference_and_in_training():
     check_data_formats(PadCropFlip, (X,), 0)
     last, first = PadCropFlip(seed=3), PadCropFlip(seed=3, data_format="channels_first")
     y = array(first(X.transpose(0, 3, 1, 2), training=True)).transpose(0, 2, 3, 1)
     np.testing.assert_array_equal(y, array(last(X, training=True)))
 
 
-def test_every_result_is_one_of_the_possible_crops_of_the_padded_image():
+def test_every_output_is_a_possible_crop_of_the_padded_image():
     y = array(PadCropFlip(padding=2, seed=1)(X, training=True))
     padded = np.pad(X, [(0, 0), (2, 2), (2, 2), (0, 0)])
     found = set()
@@ -58,20 +58,20 @@ def test_every_result_is_one_of_the_possible_crops_of_the_padded_image():
         ]
         assert matches
         found.add(matches[0])
-    assert len(found) > 30  # 64 draws of 50 possibilities: most are there
+    assert len(found) > 30  # 64 draws from 50 possibilities
     assert {flip for *_, flip in found} == {1, -1}
 
 
 def test_draws_are_uniform():
     layer = PadCropFlip(padding=1, seed=2)
     x = np.broadcast_to(np.arange(1.0, 10).reshape(1, 3, 3, 1), (6000, 3, 3, 1)).astype("float32")
-    centre = array(layer(x, training=True))[:, 1, 1, 0]
-    values, counts = np.unique(centre, return_counts=True)
+    center = array(layer(x, training=True))[:, 1, 1, 0]
+    values, counts = np.unique(center, return_counts=True)
     np.testing.assert_array_equal(values, np.arange(1, 10))
     np.testing.assert_allclose(counts / 6000, 1 / 9, atol=0.02)
 
 
-def test_at_inference_nothing_happens_and_the_seed_state_moves_in_training_alone():
+def test_inference_changes_neither_the_images_nor_the_seed_state():
     layer = PadCropFlip(seed=0)
     state = array(layer.generator.state)
     np.testing.assert_array_equal(array(layer(X)), X)

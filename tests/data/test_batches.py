@@ -16,13 +16,13 @@ def seen(batches, count):
     return [batches[i][1].tolist() for i in range(count)]
 
 
-def test_a_run_taken_up_at_a_step_sees_what_it_would_have_seen():
+def test_a_resumed_run_sees_the_same_batches():
     whole = seen(TrainBatches(SPLIT, 4, seed=1), 7)
     for step in range(7):
         assert seen(TrainBatches(SPLIT, 4, seed=1, first_step=step), 7 - step) == whole[step:]
 
 
-def test_each_epoch_is_another_permutation_without_repeats():
+def test_each_epoch_is_a_new_permutation():
     epochs = [np.concatenate(seen(TrainBatches(SPLIT, 5, seed=1, first_step=2 * e), 2)).tolist() for e in range(4)]
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 4
@@ -42,7 +42,7 @@ def test_test_batches_hold_every_image_once_in_order():
 
 
 def as_pairs(batches):
-    """`PyDataset`s without an end can be indexed, but not walked through."""
+    """An endless `PyDataset` can be indexed but not iterated over."""
     if hasattr(batches, "num_batches"):
         assert batches.num_batches is None
         return map(batches.__getitem__, itertools.count())
@@ -64,7 +64,7 @@ def as_generator(batches):
     "kind", [lambda batches: batches, as_stream, as_generator], ids=["PyDataset", "tf.data", "any"]
 )
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_the_parts_of_a_batch_are_the_batch_none_twice_and_none_left_out(kind, count):
+def test_the_parts_of_a_batch_make_up_the_batch(kind, count):
     batches = TrainBatches(SPLIT, 8, seed=3)
     whole = [batches[i] for i in range(5)]
     parts = [itertools.islice(as_pairs(part_of(kind(batches), index, count)), 5) for index in range(count)]
@@ -76,11 +76,11 @@ def test_the_parts_of_a_batch_are_the_batch_none_twice_and_none_left_out(kind, c
 
 @pytest.mark.parametrize("batch_size", [0, -1, 11])
 def test_a_batch_that_does_not_fit_is_refused(batch_size):
-    with pytest.raises(InputError, match="does not fit 10 training images; give 1 to 10"):
+    with pytest.raises(InputError, match="does not fit 10 training examples; use 1 to 10"):
         TrainBatches(SPLIT, batch_size)
 
 
 @pytest.mark.parametrize("labels", [[0.5, 1.0], [[0, 1], [1, 0]], 3])
-def test_labels_that_are_no_class_numbers_are_refused(labels):
-    with pytest.raises(InputError, match="are not class numbers; give one integer an image"):
+def test_labels_that_are_not_class_numbers_are_refused(labels):
+    with pytest.raises(InputError, match="are not class numbers; pass one integer per image"):
         as_labels(labels)

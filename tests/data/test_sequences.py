@@ -1,4 +1,4 @@
-"""The bundled sequences are what they are said to be, and the simple rules' errors are right."""
+"""The bundled sequences match their descriptions, and the baselines are correct."""
 
 import numpy as np
 import pytest
@@ -19,11 +19,11 @@ def dataset(train, test, task, **options):
     return SequenceDataset("made up", SequenceSplit(*train), SequenceSplit(*test), task, **options)
 
 
-def test_reviews_say_what_they_said():
+def test_reviews_have_the_right_words_and_labels():
     reviews = bundled_reviews()
     words = [reviews.vocabulary[token] for token in reviews.train.sequences[1]]
     assert " ".join(words).rstrip() == "effective but too tepid biopic"
-    assert reviews.test.labels[0] == 1  # the first sentence is a praise
+    assert reviews.test.labels[0] == 1  # the first sentence praises the film
     assert 0.4 < reviews.train.labels.mean() < 0.6
     assert reviews.vocabulary[:2] == ("", "\ufffd") and len(set(reviews.vocabulary)) == len(reviews.vocabulary)
 
@@ -44,7 +44,7 @@ def test_characters_are_one_text_shifted_by_one():
     assert text.startswith("The Rock is destined to be the 21st Century's new ''Conan''")
 
 
-def test_weather_is_a_year_of_hours_and_no_test_hour_is_shown_in_training():
+def test_weather_is_a_year_of_hours_without_test_hours_in_training():
     weather = bundled_weather(length=48, horizon=12)
     assert len(weather.train) == 304 * 24 - 48 - 12 + 1
     assert len(weather.train) + len(weather.test) == 365 * 24 - 2 * (48 + 12 - 1)
@@ -56,7 +56,7 @@ def test_weather_is_a_year_of_hours_and_no_test_hour_is_shown_in_training():
     np.testing.assert_allclose(clock[24:], clock[:24], atol=1e-4)
 
 
-def test_rules_for_forecasts_by_hand():
+def test_forecast_baselines_by_hand():
     hours = np.arange(60, dtype="float32")
     past, future = hours[None, :48, None], hours[None, 48:54, None]
     rules = baselines(dataset((past, future), (past, future), "forecast"))
@@ -65,7 +65,7 @@ def test_rules_for_forecasts_by_hand():
     assert rules["mean of the last day"] == pytest.approx(np.mean(hours[48:54] - hours[24:48].mean()))
 
 
-def test_rules_that_would_need_more_than_there_is_are_left_out():
+def test_baselines_without_enough_data_are_left_out():
     past, future = np.zeros((3, 12, 2), "float32"), np.ones((3, 30, 1), "float32")
     short = dataset((past, future), (past, future), "forecast")
     assert baselines(short) == {"last value": 1.0}
@@ -73,26 +73,26 @@ def test_rules_that_would_need_more_than_there_is_are_left_out():
     assert baselines(dataset((past, two), (past, two), "forecast")) == {}
 
 
-def test_rules_for_next_tokens_by_hand():
+def test_next_token_baselines_by_hand():
     train = (np.array([[1, 2, 1, 2]], "int32"), np.array([[2, 1, 2, 2]], "int32"))
     test = (np.array([[1, 2]], "int32"), np.array([[2, 1]], "int32"))
     rules = baselines(dataset(train, test, "next_token", vocabulary=("", "a", "b")))
     assert rules == {"the most frequent token": 50.0, "what most often follows the last token": 0.0}
 
 
-def test_a_bag_of_words_tells_words_apart_and_not_their_order():
+def test_a_bag_of_words_ignores_order():
     rng = np.random.default_rng(0)
     x = rng.integers(1, 10, size=(200, 6)).astype("int32")
-    told, order = (x == 3).any(1).astype("int32"), (x[:, 0] < x[:, 1]).astype("int32")
+    word, order = (x == 3).any(1).astype("int32"), (x[:, 0] < x[:, 1]).astype("int32")
     errors = [
         baselines(dataset((x, y), (x, y), "classification", vocabulary=tuple("abcdefghij"), class_names=("n", "y")))
-        for y in (told, order)
+        for y in (word, order)
     ]
     assert errors[0]["bag of words (naive Bayes)"] < 20 < errors[1]["bag of words (naive Bayes)"]
 
 
 @pytest.mark.parametrize("name", ["reviews", "characters", "weather"])
-def test_by_name_and_the_same_every_time(name):
+def test_loading_by_name_is_deterministic(name):
     data = load_dataset(name)
     assert data.name == name
     assert data.fingerprint() == load_dataset(name).fingerprint()
@@ -101,7 +101,7 @@ def test_by_name_and_the_same_every_time(name):
 def test_bad_input():
     with pytest.raises(InputError, match="5 sequences have 4 targets"):
         SequenceSplit(np.zeros((5, 2), "int32"), np.zeros(4, "int32"))
-    with pytest.raises(InputError, match="do not fit into"):
+    with pytest.raises(InputError, match="do not fit into a split"):
         bundled_weather(length=2000)
     with pytest.raises(InputError, match="unknown task"):
         dataset(*[(np.zeros((1, 2)), np.zeros(1))] * 2, "regression")

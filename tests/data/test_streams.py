@@ -1,4 +1,4 @@
-"""tensorflow-datasets: by name, in memory or as a stream, and every way in which a set can be missing."""
+"""tensorflow-datasets: by name, in memory or as a stream, and data sets that are missing or incomplete."""
 
 import itertools
 import os
@@ -59,7 +59,7 @@ def test_equal_sizes_are_read_into_memory_in_order(equal_sizes):
     assert data.train.labels.tolist() == [0, 1] * 6
     assert data.fingerprint() == load_dataset("small_equal", equal_sizes).fingerprint()
     assert from_tfds("small_equal", equal_sizes, image_size=8).fingerprint() == data.fingerprint()
-    with pytest.raises(InputError, match="averaged down, not enlarged; give an image size from 8 to 8 pixels, not 16"):
+    with pytest.raises(InputError, match="can only be averaged down; choose an image size from 8 to 8 pixels, not 16"):
         from_tfds("small_equal", equal_sizes, image_size=16)
 
 
@@ -68,7 +68,7 @@ def batches_of(split, first_step, count, seed=0):
     return [(images, labels.tolist()) for images, labels in batches]
 
 
-def test_other_sizes_are_a_stream_that_can_be_taken_up_at_a_step(other_sizes):
+def test_other_sizes_are_a_stream_that_can_be_resumed(other_sizes):
     data = from_tfds("small_photos", other_sizes, image_size=16, download=False)
     assert (len(data.train), len(data.test), data.image_shape) == (12, 6, (16, 16, 3))
     whole = batches_of(data.train, 0, 7)
@@ -82,18 +82,18 @@ def test_other_sizes_are_a_stream_that_can_be_taken_up_at_a_step(other_sizes):
     assert not np.array_equal(whole[0][0], batches_of(data.train, 0, 1, seed=1)[0][0])
 
 
-def test_a_stream_takes_the_files_in_another_order_in_each_epoch(tmp_path, monkeypatch):
-    """A window that passes over files in one order keeps the images of the first apart from the last's for ever."""
+def test_a_stream_shuffles_the_files_in_each_epoch(tmp_path, monkeypatch):
+    """With a fixed order of files, a shuffle buffer never mixes the first file with the last."""
     write_set("small_sorted", tmp_path, (None, None, 3), size=lambda k: (20, 24), files=3, label=lambda k: k // 6)
-    monkeypatch.setattr("keras_preact.data.streams.SHUFFLE_BUFFER", 1)  # no window
+    monkeypatch.setattr("keras_preact.data.streams.SHUFFLE_BUFFER", 1)
     train = from_tfds("small_sorted", tmp_path, image_size=16).train
-    files = [tuple(labels) for _, labels in batches_of(train, 0, 18)]  # of four images, as the batches are
+    files = [tuple(labels) for _, labels in batches_of(train, 0, 18)]  # a batch has as many images as a file
     epochs = {tuple(files[i : i + 3]) for i in range(0, 18, 3)}
     assert len(epochs) > 1
     assert all(sorted(files) == [(0, 0, 0, 0), (0, 0, 1, 1), (1, 1, 1, 1)] for files in epochs)
 
 
-def test_the_streams_test_images_are_all_there_in_uint8(other_sizes):
+def test_a_stream_has_all_test_images_in_uint8(other_sizes):
     data = from_tfds("small_photos", other_sizes, image_size=16)
     batches = list(data.test.test_batches(4).as_numpy_iterator())
     assert [len(labels) for _, labels in batches] == [4, 2]
@@ -101,7 +101,7 @@ def test_the_streams_test_images_are_all_there_in_uint8(other_sizes):
     assert data.train.mean().shape == (16, 16, 3)
 
 
-def test_the_streams_test_images_are_cut_to_other_squares(other_sizes):
+def test_the_test_images_of_a_stream_at_other_sizes_are_center_crops(other_sizes):
     test = from_tfds("small_photos", other_sizes, image_size=16).test
 
     def images(split):
@@ -113,22 +113,22 @@ def test_the_streams_test_images_are_cut_to_other_squares(other_sizes):
     np.testing.assert_array_equal(images(larger.at(16)), images(test))
     whole, part = images(test.at(20, short_side=20)), images(test.at(12, short_side=20))
     np.testing.assert_array_equal(whole[:, 4:16, 4:16], part)
-    with pytest.raises(InputError, match="not in an image whose short side is 19"):
+    with pytest.raises(InputError, match="a crop of 20 pixels does not fit a short side of 19"):
         test.at(20, short_side=19)
 
 
-def test_a_large_set_is_not_read_through_at_its_start(tmp_path, monkeypatch):
-    """Only its first examples are: at the start of a run, when it is resumed and when it is evaluated."""
+def test_only_the_first_examples_of_a_stream_are_read_at_its_start(tmp_path, monkeypatch):
+    """The start of a run, a resume and an evaluation of ImageNet would otherwise read every file."""
     write_set("small_long", tmp_path, (None, None, 3), size=lambda k: (8, 9), files=2, train=3000)
     read = []
-    plain = _Stream._encoded
+    encoded = _Stream._encoded
 
     def count(label):
         read.append(label)
         return label
 
     def counted(self, seed=None):
-        return plain(self, seed).map(
+        return encoded(self, seed).map(
             lambda example: {
                 **example,
                 "label": tf.ensure_shape(tf.numpy_function(count, [example["label"]], tf.int64), []),
@@ -140,7 +140,7 @@ def test_a_large_set_is_not_read_through_at_its_start(tmp_path, monkeypatch):
     assert (len(data.train), data.train.steps_per_epoch(100)) == (3000, 30)
     assert data.fingerprint() == data.fingerprint()
     assert len(read) <= 2 * FIRST_EXAMPLES
-    with pytest.raises(InputError, match="read as a stream; take all of its classes"):
+    with pytest.raises(InputError, match="read as a stream; use all of its classes"):
         data.only(["a", "b"])
     assert len(read) <= 2 * FIRST_EXAMPLES
     assert data.train.labels.tolist() == [0, 1] * 1500
@@ -166,13 +166,13 @@ def test_pixels_of_more_than_8_bits_are_refused(tmp_path):
         from_tfds("small_deep", tmp_path, image_size=16)
 
 
-def test_without_a_network_nothing_is_tried_in_vain(tmp_path, monkeypatch):
-    """tensorflow-datasets would try ten times, for three minutes."""
+def test_without_a_network_no_download_is_tried(tmp_path, monkeypatch):
+    """tensorflow-datasets would retry ten times, for three minutes."""
 
-    def no_names(*arguments):
-        raise OSError("no names")
+    def fail(*arguments):
+        raise OSError("DNS lookup failed")
 
-    monkeypatch.setattr("socket.getaddrinfo", no_names)
+    monkeypatch.setattr("socket.getaddrinfo", fail)
     monkeypatch.setattr("urllib.request.getproxies", dict)
     monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", lambda self: pytest.fail("was tried"))
     with pytest.raises(InputError, match=r"cannot be downloaded \(there is no network.*--data-dir"):
@@ -181,45 +181,45 @@ def test_without_a_network_nothing_is_tried_in_vain(tmp_path, monkeypatch):
 
 
 def test_other_sizes_need_an_image_size(other_sizes):
-    with pytest.raises(InputError, match=r"differ in size .*; give --image-size, for example 224"):
+    with pytest.raises(InputError, match=r"differ in size .*; pass --image-size, for example 224"):
         from_tfds("small_photos", other_sizes)
 
 
-def test_a_set_that_does_not_exist_is_refused_with_the_nearest_names(tmp_path):
+def test_an_unknown_name_is_refused_with_the_closest_ones(tmp_path):
     with pytest.raises(InputError, match=r"there is no data set 'cifar11' \(did you mean .*cifar10"):
         load_dataset("cifar11", tmp_path)
 
 
 @pytest.mark.parametrize("shown", ["{}", "{}/"])
-def test_a_folder_in_place_of_a_name_is_told_where_to_be_given(shown, tmp_path):
-    with pytest.raises(InputError, match=f"is a folder; for its images give --dataset folder --data-dir {tmp_path}"):
+def test_the_path_of_a_folder_as_name_is_refused_with_the_right_options(shown, tmp_path):
+    with pytest.raises(InputError, match=f"is a folder; for its images use --dataset folder --data-dir {tmp_path}"):
         load_dataset(shown.format(tmp_path))
 
 
-def test_a_set_that_is_not_there_is_refused(tmp_path):
+def test_a_missing_data_set_is_refused(tmp_path):
     with pytest.raises(InputError, match="the data set cifar10 is not prepared in"):
         from_tfds("cifar10", tmp_path, download=False)
 
 
-def test_a_set_of_which_a_file_is_missing_or_empty_is_refused(equal_sizes):
+def test_missing_empty_and_truncated_files_are_refused(equal_sizes):
     file = next(equal_sizes.rglob("*train*tfrecord*"))
     contents = file.read_bytes()
     file.write_bytes(b"")
-    with pytest.raises(InputError, match=r"only half written: .* is missing or empty; remove its folder"):
+    with pytest.raises(InputError, match=r"is incomplete: .* is missing or empty; remove its folder"):
         from_tfds("small_equal", equal_sizes)
     file.unlink()
-    with pytest.raises(InputError, match="only half written"):
+    with pytest.raises(InputError, match="is incomplete"):
         from_tfds("small_equal", equal_sizes)
     file.write_bytes(contents[: len(contents) // 2])
     with pytest.raises(InputError, match="cannot be read"):
         from_tfds("small_equal", equal_sizes)
 
 
-def test_a_preparation_that_was_broken_off_is_refused(tmp_path):
+def test_an_interrupted_preparation_is_refused(tmp_path):
     remains = tmp_path / "cifar10" / "3.0.2"
     remains.mkdir(parents=True)
     (remains / "cifar10-train.tfrecord-00000-of-00001").write_bytes(b"half")
-    with pytest.raises(InputError, match=r"half written|not prepared|cannot be opened"):
+    with pytest.raises(InputError, match=r"is incomplete|not prepared|cannot be opened"):
         from_tfds("cifar10", tmp_path, download=False)
 
 
@@ -231,7 +231,7 @@ def test_the_whole_cifar10():
     data = load_dataset("cifar10", WHOLE_CIFAR10)
     assert (len(data.train), len(data.test), data.image_shape) == (50_000, 10_000, (32, 32, 3))
     assert np.bincount(data.train.labels).tolist() == [5000] * 10
-    # The means that everyone subtracts, per channel.
+    # The channel means in common use.
     np.testing.assert_allclose(data.train.mean().mean((0, 1)), [125.3, 123.0, 113.9], atol=0.1)
     mean, deviation = data.train.channel_moments()
     assert [f"{value:.1f}" for value in mean] == ["125.3", "123.0", "113.9"]

@@ -8,6 +8,7 @@ import pytest
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, cost, costs, plan
 
 
+@pytest.mark.thorough
 def test_twice_the_steps_cost_about_twice_the_time(tmp_path, monkeypatch):
     """The clock's figures are made up; the steps and tests that it sees are real."""
     ticks = iter(range(10**6))
@@ -26,7 +27,7 @@ def test_twice_the_steps_cost_about_twice_the_time(tmp_path, monkeypatch):
 def test_data_that_are_not_here_are_stood_in_for(row):
     (chosen,) = EXPERIMENTS["table3"].select([row])
     config = BUDGETS["cpu"].config(chosen, seed=0, precision="float32", data_dir="nowhere")
-    dataset, images, tested = cost._stand_in(config)
+    dataset, images, tested = cost._dataset_to_time(config)
     assert (images, tested) == (50_000, 10_000)
     assert dataset.image_shape == (32, 32, 3) and dataset.classes == (100 if "cifar100" in row else 10)
     assert len(dataset.train) >= config.recipe.batch_size
@@ -39,6 +40,7 @@ def test_finished_runs_cost_nothing(tmp_path, monkeypatch):
     assert costs(jobs) == [None, 60.0, 60.0, 60.0]
 
 
+@pytest.mark.thorough
 def test_learning_rates_cost_the_same_and_are_timed_once(tmp_path, monkeypatch):
     timed = []
     monkeypatch.setattr(cost, "seconds_of", lambda config: timed.append(config) or 60.0)

@@ -24,6 +24,7 @@ def test_the_slope_and_its_error_are_those_of_least_squares():
     assert error == pytest.approx(np.sqrt(covariance[0, 0] * (residual**2).sum() / 18))
 
 
+@pytest.mark.thorough
 def test_pre_norm_gradients_fall_with_depth_and_post_norm_s_do_not():
     exponents = {order: initial_gradients(order, **SMALL).exponent for order in ("pre_norm", "post_norm")}
     assert exponents["pre_norm"] < -0.15 and exponents["pre_norm"] < exponents["post_norm"] - 0.2
@@ -35,7 +36,7 @@ def test_it_is_the_gradient_by_finite_differences():
 
     data = bundled_characters()
     x, y = data.train.batch(np.arange(2))
-    model = module._of_the_theorem("pre_norm", 2, 16, len(data.vocabulary), data.length)
+    model = module._theorem_model("pre_norm", 2, 16, len(data.vocabulary), data.length)
     kernel = module._last_kernel(model, 2)
     norm = module._gradient_norm(model, kernel, x, y)
     values = np.array(keras.ops.convert_to_numpy(kernel))  # a copy, on every backend
@@ -44,8 +45,8 @@ def test_it_is_the_gradient_by_finite_differences():
     def loss(weights):
         kernel.assign(weights)
         logits = keras.ops.convert_to_numpy(model(x)).astype("float64")
-        told = np.take_along_axis(logits, y[..., None], -1)[..., 0]
-        return float(np.mean(np.log(np.exp(logits).sum(-1)) - told))
+        correct = np.take_along_axis(logits, y[..., None], -1)[..., 0]
+        return float(np.mean(np.log(np.exp(logits).sum(-1)) - correct))
 
     directions = rng.normal(size=(60, *values.shape))
     for direction in directions:
@@ -54,6 +55,7 @@ def test_it_is_the_gradient_by_finite_differences():
     assert np.sqrt(np.mean(np.square(slopes))) == pytest.approx(norm, rel=0.3)
 
 
+@pytest.mark.thorough
 def test_the_record_and_the_page(tmp_path):
     found = record_initial_gradients(tmp_path / "results" / "init", **SMALL)
     record = json.loads((tmp_path / "results/init/run.json").read_text())

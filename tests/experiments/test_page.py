@@ -5,6 +5,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
 from keras_preact.experiments.depth import screened, share_of_tuning, tuning
 from keras_preact.experiments.page import demo_claim, depth_rows
@@ -37,10 +39,10 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     assert said in first and "20 layers [" not in first
     assert "](figures/depth.svg)" in first and (tmp_path / "figures" / "depth.svg").exists()
     assert "| at 20 and 56 layers the order makes no difference | not run | undecided |" in first
-    assert "In all 5 runs, 0 hours: 5 on 2 cores of P." in page
+    assert "Total: 5 runs, 0 hours (5 on 2 cores of P)." in page
     # Tables 2 and 3 have the same network at 110 layers, and so its runs.
-    assert page.index("## Table 1, budget deep") < page.index("## Table 2, budget deep") < page.index("In all 5 runs")
-    assert page.index("In all 5 runs") < page.index("## How to read") < page.index("## Every run on images")
+    assert page.index("## Table 1, budget deep") < page.index("## Table 2, budget deep") < page.index("Total: 5 runs")
+    assert page.index("Total: 5 runs") < page.index("## How to read") < page.index("## Every run on images")
     assert "| [deep-original-110-0.1-0](runs/depth/deep-original-110-0.1-0/run.json) |" in page
 
 
@@ -118,6 +120,7 @@ def test_profiles_and_recipes_never_share_a_column(tmp_path, made_up_run):
     assert (tmp_path / "figures/table1-cpu-fb_resnet_torch.svg").exists()
 
 
+@pytest.mark.thorough
 def test_the_page_of_the_results_on_record_is_the_generated_one(tmp_path):
     shutil.copytree(ROOT / "results", tmp_path / "results")
     assert write_results(tmp_path / "results").read_text() == (ROOT / "results/README.md").read_text()

@@ -46,6 +46,7 @@ def job(tmp_path_factory):
     return job
 
 
+@pytest.mark.thorough
 def test_a_run_is_measured_before_its_first_step_after_the_fiftieth_and_at_the_end(job):
     found = read_propagation(job.path)
     assert [entry["step"] for entry in found] == [0, EARLY_STEP, RECIPE.steps]
@@ -57,6 +58,7 @@ def test_a_run_is_measured_before_its_first_step_after_the_fiftieth_and_at_the_e
     assert found[0]["variance"] != found[1]["variance"] != found[2]["variance"]
 
 
+@pytest.mark.thorough
 def test_measuring_changes_nothing_of_the_run(job, tmp_path):
     bare = dataclasses.replace(PROBED, probes=False)
     (other,) = plan(TABLE, bare, out=tmp_path)

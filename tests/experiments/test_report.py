@@ -81,7 +81,10 @@ def test_the_verdict_counts_what_agrees_what_differs_and_what_is_undecided():
         row = Row(name, name, "110", published=Published(value, "L"))
         found.append(Line(row, "ResNet-32", errors.get(name, ()), reference=first))
     assert [each.verdict for each in found] == ["", "agrees", "differs", "agrees", "undecided", "undecided", ""]
-    assert "2 agree, 1 differ, 2 are undecided (the interval holds 0, or there is none), 1 not run." in verdict(found)
+    assert (
+        "published signs: agrees 2, differs 1, undecided 2 (the interval contains 0, or there is none), not run 1."
+        in verdict(found)
+    )
     assert verdict([first]) == "" == verdict([first, line((9.0, 9.1), None, first)])
 
 
@@ -91,8 +94,8 @@ def test_what_one_run_cannot_say_is_said(tmp_path, made_up_run):
         made_up_run(tmp_path / str(k), budget.config(table.rows[k], 0, "float32"), error)
         RunFolder(tmp_path / str(k)).update_record(data={"test_images": 10_000, "classes": 10})
     said = verdict(lines(table, budget, Store([tmp_path])))
-    assert "0 agree" not in said and "1 are undecided" in said
-    assert "the test images alone spread an error by 0.34 to 0.40 points" in said
+    assert "agrees" not in said and "undecided 1" in said
+    assert "a binomial standard deviation of 0.34 to 0.40 points" in said
 
 
 def test_how_others_took_their_number_makes_no_other_run():

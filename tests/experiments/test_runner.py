@@ -40,10 +40,10 @@ def out(tmp_path_factory):
         run_missing(planned(out), callbacks=lambda name, config: [Stop()])
     first, second = planned(out)
     assert first.is_begun and not second.is_begun
-    told = []
-    run_missing(planned(out, precision="float32"), say=told.append)
-    assert told[0] == "[1/2] the first, seed 0"
-    assert told[1].startswith("[2/2] the second, seed 0, about 1 min left")
+    messages = []
+    run_missing(planned(out, precision="float32"), say=messages.append)
+    assert messages[0] == "[1/2] the first, seed 0"
+    assert messages[1].startswith("[2/2] the second, seed 0, about 1 min left")
     return out
 
 
@@ -51,9 +51,9 @@ def test_every_run_is_finished_and_none_is_repeated(out):
     jobs = planned(out)
     assert [job.run.record["step"] for job in jobs] == [3, 3]
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
-    told = []
-    run_missing(jobs, say=told.append)
-    assert told == []
+    messages = []
+    run_missing(jobs, say=messages.append)
+    assert messages == []
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
 
 
@@ -84,24 +84,25 @@ def test_a_folder_with_another_run_is_not_taken_for_this_one(tmp_path):
     job = planned(tmp_path)[0]
     folder = RunFolder.create(job.path)
     folder.update_record(kind="training", status="running", config=dataclasses.replace(job.config, seed=5).to_dict())
-    with pytest.raises(InputError, match="holds another run than a's; name another folder by --out"):
+    with pytest.raises(InputError, match="holds another run than a's; choose another folder with --out"):
         planned(tmp_path)
 
 
+@pytest.mark.thorough
 def test_several_processes_share_the_rows(tmp_path):
     """A run that another trains is left to it, and one that another has finished meanwhile is not repeated."""
-    jobs, told = planned(tmp_path), []
+    jobs, messages = planned(tmp_path), []
     first, second = jobs
     with RunFolder.create(first.path).held():
         assert [job.state for job in jobs] == ["being trained", "missing"]
-        run_missing(jobs, say=told.append)
-    assert told[1] == f"a, seed 0: left to another process, which is training it in {first.path}"
+        run_missing(jobs, say=messages.append)
+    assert messages[1] == f"a, seed 0: skipped, another process is training it in {first.path}"
     assert [job.state for job in planned(tmp_path)] == ["missing", "finished"]
     before = second.path.joinpath("run.json").read_bytes()
-    told.clear()
-    run_missing(jobs, say=told.append)  # planned when neither was there
+    messages.clear()
+    run_missing(jobs, say=messages.append)  # planned when neither was there
     assert [job.state for job in planned(tmp_path)] == ["finished", "finished"]
-    assert len(told) == 1 and second.path.joinpath("run.json").read_bytes() == before
+    assert len(messages) == 1 and second.path.joinpath("run.json").read_bytes() == before
 
 
 def test_bad_input_is_refused_before_anything_is_run(tmp_path):
@@ -120,12 +121,13 @@ def test_unfinished_runs_are_not_kept(tmp_path):
         keep(folder, tmp_path / "results")
 
 
+@pytest.mark.thorough
 def test_a_training_that_diverges_is_a_result_and_the_next_one_is_run(tmp_path):
     recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(1e30))
     budget = dataclasses.replace(BUDGET, recipes={"bundled": recipe})
-    told = []
-    run_missing(plan(TABLE, budget, out=tmp_path), say=told.append)
-    assert sum("lower the learning rate" in text for text in told) == 2
+    messages = []
+    run_missing(plan(TABLE, budget, out=tmp_path), say=messages.append)
+    assert sum("lower the learning rate" in text for text in messages) == 2
     assert all(job.run is not None and "diverged" in job.run.record for job in plan(TABLE, budget, out=tmp_path))
     found = lines(TABLE, budget, Store([tmp_path]))
     assert [line.ours(judges=True) for line in found] == ["diverged, fails"] * 2

@@ -86,7 +86,7 @@ def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not():
     assert power(runs) > 0.78 and power(runs - 1) < 0.81
     assert seeds_needed(-0.3, deviation=0.2) == runs
     for apart, deviation in ((0.0, 0.2), (math.inf, 0.2), (0.3, 0.0)):
-        with pytest.raises(InputError, match="has no number of seeds"):
+        with pytest.raises(InputError, match="no number of seeds detects"):
             seeds_needed(apart, deviation)
 
 

@@ -10,7 +10,7 @@ from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store
 from keras_preact.experiments.store import folder_name, identity
 from keras_preact.layers import get_shortcut
 from keras_preact.layers.registry import shortcut_config
-from keras_preact.models import get_network
+from keras_preact.models.registry import ENTRIES
 from keras_preact.training import CosineSchedule, Recipe, RunConfig, RunFolder
 from keras_preact.training.recipe import AdamRecipe
 
@@ -208,16 +208,13 @@ def test_what_changes_nothing_of_the_result_makes_no_other_run():
 
 def test_a_builder_by_name_is_the_one_that_it_calls():
     """The named networks, as `preact_resnet50`, and that with its arguments: built, they are called the same."""
-    from keras_preact.experiments.store import _NAMED, _NORMS
-
-    for name, (base, depth, placement) in _NAMED.items():
-        assert identity(config(name)) == identity(config(base, {"depth": depth, "placement": placement}))
-        assert identity(config(name.replace("_", "-"), {"drop_path": 0})) == identity(config(name))
-    for name, placement in _NORMS.items():
-        assert identity(config(name, {"dim": 8})) == identity(config("transformer", {"dim": 8, "placement": placement}))
+    for entry in ENTRIES.values():
+        base = entry.base.__name__
+        assert identity(config(entry.name)) == identity(config(base, entry.fixed))
+        assert identity(config(entry.name.replace("_", "-"), {"drop_path": 0})) == identity(config(entry.name))
     for name in ("preact_resnet18", "postact_resnet18"):
-        base, depth, placement = _NAMED[name]
-        built = [get_network(name)(include_top=False), get_network(base)(depth, placement, include_top=False)]
+        entry = ENTRIES[name]
+        built = [entry.builder(include_top=False), entry.base(**entry.fixed, include_top=False)]
         assert built[0].name == built[1].name
 
 

@@ -103,7 +103,7 @@ def test_a_signal_stops_all_workers_after_they_have_saved(jobs, number):
     before = signal.signal(number, signal.SIG_DFL)
     try:
         threading.Thread(target=stop).start()
-        with pytest.raises(KeyboardInterrupt, match=f"stopped by {number.name}; .*the same command goes on") as stopped:
+        with pytest.raises(KeyboardInterrupt, match=f"stopped by {number.name}; .*the same command resumes") as stopped:
             run_in_workers(jobs, worker("waits", jobs), 2)
         assert signal.getsignal(number) is signal.SIG_DFL
     finally:
@@ -112,6 +112,7 @@ def test_a_signal_stops_all_workers_after_they_have_saved(jobs, number):
     assert len(list(jobs[0].path.glob("saved-*"))) == 2
 
 
+@pytest.mark.thorough
 def test_ctrl_c_stops_the_commands_workers_and_says_how_to_go_on(tmp_path):
     """As a user meets it: another process, a real signal."""
     options = ["--rows", "original-110", "full_preactivation-110", "--results", ".", "--jobs", "2", "--out", "runs"]
@@ -133,6 +134,7 @@ def test_the_number_of_workers_is_bounded_by_what_is_missing():
     assert default_workers(1) == 1 <= default_workers(10_000) <= (os.cpu_count() or 1)
 
 
+@pytest.mark.thorough
 def test_the_command_shares_a_table_among_processes(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = ["--rows", "original-110", "full_preactivation-110", "--results", "."]

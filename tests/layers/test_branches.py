@@ -42,7 +42,7 @@ def test_groups_and_width():
     """ResNeXt-50 (32×4d) and wide ResNet-50-2, as torchvision and the seeds count them."""
     assert [layer.filters for layer in weight_layers("bottleneck", 64, groups=32, width_per_group=4)] == [128, 128, 256]
     assert [layer.filters for layer in weight_layers("bottleneck", 64, width_per_group=128)] == [128, 128, 256]
-    with pytest.raises(InputError, match="belong to the bottleneck"):
+    with pytest.raises(InputError, match="require block='bottleneck'"):
         weight_layers("basic", 64, groups=2)
 
 
@@ -57,8 +57,8 @@ def test_a_zero_branch_is_zero_with_and_without_normalization(placement, normali
 @pytest.mark.parametrize(
     ("placement", "shortcut", "words"),
     [
-        ("relu_before_addition", "identity", "branches of relu_before_addition, which end in ReLU"),
-        ("original", "scaled_residual(per_channel=True)", "an α of 0 at once"),
+        ("relu_before_addition", "identity", "branches of relu_before_addition end in ReLU"),
+        ("original", "scaled_residual(per_channel=True)", "zero_init_residual and α = 0"),
     ],
 )
 def test_a_zero_branch_that_no_gradient_reaches_is_refused(placement, shortcut, words):

@@ -97,5 +97,5 @@ def test_an_initializer_that_cannot_be_copied_is_refused():
     class Ours(keras.initializers.Zeros):
         pass
 
-    with pytest.raises(InputError, match=r"initializer Ours has to be copied for each convolution; register it with @"):
+    with pytest.raises(InputError, match=r"initializer Ours cannot be copied for each convolution; register it with @"):
         check_kernel_initializer(Ours())

@@ -5,7 +5,7 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.layers import ResidualUnit, Shortcut, UnitStack
-from keras_preact.layers.copies import again, nameless
+from keras_preact.layers.copies import clone, without_names
 
 
 class HalfAndHalf(Shortcut):
@@ -34,14 +34,14 @@ def test_what_a_layer_is_made_of_need_not_be_registered(built):
     ):
         if built:
             layer.build((None, 8, 8, 16))
-        copy = again(again(layer, name="other"), name=layer.name)
+        copy = clone(clone(layer, name="other"), name=layer.name)
         assert type(copy) is type(layer) and not copy.built
         assert copy.get_config() == layer.get_config()
         copy.build((None, 8, 8, 16))
 
 
 def test_what_an_optimizer_is_made_of_need_not_be_registered():
-    copy = again(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(Scheduled())))
+    copy = clone(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(Scheduled())))
     assert float(copy.inner_optimizer.learning_rate) == 0.5
 
 
@@ -53,8 +53,8 @@ def test_a_layer_that_does_not_say_how_it_is_made():
         def get_config(self):
             return super().get_config()
 
-    with pytest.raises(InputError, match="the Secretive 'secretive' cannot be copied from its configuration; give it"):
-        again(Secretive(1))
+    with pytest.raises(InputError, match="the Secretive 'secretive' cannot be copied from its configuration; return"):
+        clone(Secretive(1))
 
 
 def test_configurations_without_names_tell_functions_apart():
@@ -62,9 +62,9 @@ def test_configurations_without_names_tell_functions_apart():
         inputs = keras.Input((4,))
         first = keras.layers.Dense(4, name=name)(inputs)
         last = keras.layers.Dense(units)(first)
-        return nameless(keras.Model(inputs, last if second else first + last, name="model").get_config())
+        return without_names(keras.Model(inputs, last if second else first + last, name="model").get_config())
 
     assert graph() == graph(name="other")
     assert graph() != graph(units=3)
     assert graph() != graph(second=False)
-    assert nameless({"a": {"name": "batch"}}) != nameless({"a": {"name": "layer"}})
+    assert without_names({"a": {"name": "batch"}}) != without_names({"a": {"name": "layer"}})

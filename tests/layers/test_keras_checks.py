@@ -68,6 +68,7 @@ def check(name, options, **arguments):
     )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name, options", cases(OF_IMAGES))
 def test_layers_of_images(name, options):
     shape = (2, 4, 4, 32) if options.get("strides") == 2 else IMAGES
@@ -76,6 +77,7 @@ def test_layers_of_images(name, options):
     check(name, options, input_shape=IMAGES, expected_output_shape=shape, run_mixed_precision_check=has_float16)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, options", cases(OF_SEQUENCES))
 def test_layers_of_sequences(name, options):
     check(name, options, input_shape=SEQUENCES, expected_output_shape=SEQUENCES, supports_masking=True)

@@ -60,7 +60,7 @@ def test_stem_and_head_of_ones_own_follow_from_its_preactivation():
 
 @pytest.mark.parametrize("given", [{"name": "x"}, {"name": "x", "figure": "", "before": []}])
 def test_a_dictionary_of_other_fields_is_refused(given):
-    with pytest.raises(InputError, match="a placement has a name, a figure"):
+    with pytest.raises(InputError, match="name and figure are required"):
         get_placement(given)
 
 

@@ -1,4 +1,4 @@
-"""Multiply-adds of single layers: hand formulas, and the floating-point operations that TensorFlow counts."""
+"""Multiply-adds of layers, compared with formulas and with TensorFlow's count of floating-point operations."""
 
 import math
 
@@ -9,7 +9,7 @@ from keras import layers, ops
 
 from keras_preact import InputError
 from keras_preact.layers import PreActivation, PreNormEncoderBlock
-from keras_preact.layers.products import layer_products, sequence_multiply_adds
+from keras_preact.layers.products import layer_multiply_adds, sequence_multiply_adds
 from keras_preact.models import cifar_resnet, imagenet_resnet, multiply_adds
 
 
@@ -75,13 +75,13 @@ BY_HAND = {
 
 @pytest.mark.parametrize("kind", BY_HAND)
 def test_multiply_adds_of_keras_layers(kind):
-    layer, shapes, wanted = BY_HAND[kind]
-    assert multiply_adds(one_layer(layer, *shapes)) == wanted
+    layer, shapes, expected = BY_HAND[kind]
+    assert multiply_adds(one_layer(layer, *shapes)) == expected
 
 
 def test_products_of_two_tensors_and_of_operations():
     x, y, kernel = keras.Input((10, 4)), keras.Input((7, 4)), np.ones((4, 3), "float32")
-    for product, wanted in (
+    for product, expected in (
         (layers.Dot(2)([x, y]), 10 * 7 * 4),
         (layers.Attention()([x, y]), 2 * 10 * 7 * 4),
         (x @ kernel, 10 * 4 * 3),
@@ -89,12 +89,12 @@ def test_products_of_two_tensors_and_of_operations():
         (ops.tensordot(x, kernel, axes=1), 10 * 4 * 3),
         (ops.einsum("bic,bjc->bij", x, y), 10 * 7 * 4),
     ):
-        assert multiply_adds(keras.Model([x, y], product)) == wanted
+        assert multiply_adds(keras.Model([x, y], product)) == expected
     image = keras.Input(IMAGE)
     assert multiply_adds(keras.Model(image, ops.conv(image, np.ones((3, 3, 4, 2), "float32")))) == 24 * 9 * 4 * 2
 
 
-def test_a_layer_with_matrices_that_nobody_knows_is_an_error_and_never_0():
+def test_an_unknown_layer_with_matrices_is_an_error():
     class Custom(layers.Layer):
         def build(self, shape):
             self.kernel = self.add_weight(shape=(shape[-1], shape[-1]))
@@ -116,7 +116,7 @@ def test_a_layer_with_matrices_that_nobody_knows_is_an_error_and_never_0():
     assert multiply_adds(one_layer(Known(), SEQUENCE)) == 10 * 4 * 4
 
 
-def test_operations_whose_products_nobody_counts_are_errors_and_never_0():
+def test_unknown_operations_are_errors():
     x, square = keras.Input((6, 8)), keras.Input((4, 4))
     for operation in (
         *(ops.vdot(x, x), ops.inner(x, x), ops.fft((x, x))[0], ops.linalg.inv(square), ops.linalg.svd(square)[0]),
@@ -127,7 +127,7 @@ def test_operations_whose_products_nobody_counts_are_errors_and_never_0():
             multiply_adds(keras.Model([x, square], operation))
 
 
-def test_every_call_counts_inside_other_models_too():
+def test_every_call_counts_also_inside_other_models():
     backbone = cifar_resnet(8, include_top=False, pooling="avg")
     inputs = keras.Input((32, 32, 3))
     head = layers.Dense(10, name="head")
@@ -150,7 +150,7 @@ def test_a_dictionary_of_inputs_reaches_the_right_layers():
 
 
 def tensorflow_count(model):
-    """Half of the floating-point operations that TensorFlow's profiler finds in convolutions and matrix products."""
+    """Return half of the floating-point operations that TensorFlow's profiler counts in convolutions and products."""
     tf = pytest.importorskip("tensorflow")
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2_as_graph
 
@@ -158,8 +158,8 @@ def tensorflow_count(model):
         pytest.skip("TensorFlow counts the graphs of its own backend only")
     specs = [tf.TensorSpec((1, *x.shape[1:]), x.dtype) for x in model.inputs]
     whole = tf.function(lambda *x: model(list(x) if len(x) > 1 else x[0], training=False))
-    # Keras puts a grouped convolution into a function of its own, which it compiles with XLA. The profiler counts the
-    # operations of the graph and not those of functions that it calls: so functions are made parts of the graph.
+    # Keras compiles a grouped convolution as a separate XLA function. The profiler counts only the graph itself, so
+    # functions are inlined.
     tf.config.run_functions_eagerly(True)
     try:
         function = whole.get_concrete_function(*specs)
@@ -207,18 +207,18 @@ def slow_unless(quick):
 @pytest.mark.parametrize("name", slow_unless({"ours", "Transformer"}))
 def test_tensorflow_counts_as_many(name):
     model = NETWORKS[name]()
-    # It has no count of the einsums in attention: the scores and the weighted sums of two blocks.
+    # TensorFlow does not count the einsums in attention: the scores and the weighted sums of two blocks.
     attention = 2 * 2 * 12 * 12 * 16 if name == "Transformer" else 0
     assert multiply_adds(model) == tensorflow_count(model) + attention
 
 
-def test_layers_of_other_units_are_counted_by_their_own_method():
+def test_a_unit_is_counted_by_its_own_method():
     model = cifar_resnet(8, rolled=True)
     unit = model.get_layer("stage1_unit01")
-    assert layer_products(unit, (None, 32, 32, 16)) == 2 * 9 * 16 * 16 * 32 * 32
+    assert layer_multiply_adds(unit, (None, 32, 32, 16)) == 2 * 9 * 16 * 16 * 32 * 32
 
 
-def test_a_mask_is_not_multiplied():
+def test_a_mask_does_not_count():
     x, mask = keras.Input((6, 8)), keras.Input((6,), dtype="bool")
     block = PreNormEncoderBlock(heads=2)
     with_mask, without = keras.Model([x, mask], block(x, mask=mask)), keras.Model(x, block(x))

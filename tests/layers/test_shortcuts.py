@@ -1,4 +1,4 @@
-"""Table 1: the six shortcuts, two that are not in it, and what changes the shape."""
+"""The six shortcuts of Table 1, two that are not in it, and changes of shape."""
 
 import keras
 import numpy as np
@@ -80,7 +80,7 @@ def test_gates_start_at_the_sigmoid_of_their_bias(bias):
 
 
 def same_3x3(x, kernel, strides=1):
-    """The sum over a 3×3 window, zeros outside: a convolution written as nine products of matrices."""
+    """Return a zero-padded 3×3 convolution, computed as a sum of nine matrix products."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
     height, width = x.shape[1:3]
     windows = [(i, j, padded[:, i : i + height : strides, j : j + width : strides]) for i in range(3) for j in range(3)]
@@ -108,7 +108,7 @@ def test_highway_gates_start_at_the_sigmoid_of_their_bias_with_every_normalizati
         check_layer(lambda n=normalize, **more: HighwayGating(gate_bias=-1, normalize=n, **more), (X, F))
 
 
-def test_highway_multiply_adds_are_the_gates_and_where_it_has_one_the_projections():
+def test_highway_multiply_adds_are_those_of_the_gate_and_the_projection():
     for strides, pixels, projection in ((1, 36, 0), (2, 9, 9 * 4 * 4)):
         layer = HighwayGating(strides=strides)
         layer.build(X.shape, (8, 6 // strides, 6 // strides, 4))
@@ -163,7 +163,7 @@ def test_get_shortcut_copies_a_layer():
     assert (copy.gate_bias, copy.compute_dtype) == (-3.0, "bfloat16")
 
 
-def test_a_shortcut_of_ones_own_that_changes_the_shape_is_given_what_its_constructor_takes():
+def test_a_custom_shortcut_that_changes_the_shape_receives_the_arguments_that_it_accepts():
     from keras_preact.layers import ResidualUnit
 
     class Pooled(Shortcut):
@@ -184,9 +184,9 @@ def test_a_shortcut_of_ones_own_that_changes_the_shape_is_given_what_its_constru
     ("text", "message"),
     [
         ("identiti", "did you mean 'identity'"),
-        ("exclusive_gating(bias=-6)", "does not take these arguments: .*'bias'.*; exclusive_gating takes gate_bias$"),
-        ("highway(bias=-6)", "; highway takes gate_bias, strides, "),
-        ("identity(rate=0.5)", "; identity takes none$"),
+        ("exclusive_gating(bias=-6)", "has invalid arguments: .*'bias'.*; exclusive_gating accepts gate_bias$"),
+        ("highway(bias=-6)", "; highway accepts gate_bias, strides, "),
+        ("identity(rate=0.5)", "; identity accepts none$"),
         ("exclusive_gating(-6)", "write a name or name\\(key=number\\)"),
         ("exclusive_gating(gate_bias=", "write a name or name\\(key=number\\)"),
         ("__import__('os').system('true')", "write a name or name\\(key=number\\)"),
@@ -196,17 +196,17 @@ def test_a_shortcut_of_ones_own_that_changes_the_shape_is_given_what_its_constru
         ("conv(strides=0)", "the shortcut's strides is 0"),
     ],
 )
-def test_get_shortcut_refuses_with_a_sentence(text, message):
+def test_get_shortcut_rejects_invalid_text(text, message):
     with pytest.raises(InputError, match=message):
         get_shortcut(text)
 
 
-def test_text_must_not_set_what_the_unit_sets():
-    with pytest.raises(InputError, match="dtype is the unit's; conv takes strides, "):
+def test_text_cannot_set_arguments_of_the_unit():
+    with pytest.raises(InputError, match="the unit sets dtype; conv accepts strides, "):
         get_shortcut("conv(dtype='float32')", dtype="mixed_bfloat16")
 
 
-def test_a_shortcut_of_ones_own_works_in_a_unit():
+def test_a_custom_shortcut_works_in_a_unit():
     from keras_preact.layers import ResidualUnit
 
     @keras.saving.register_keras_serializable(package="tests")

@@ -1,4 +1,4 @@
-"""UnitStack: rolled and written out are one function, with one state, one gradient, one effect of training."""
+"""UnitStack: rolled and unrolled stacks have equal outputs, states, gradients and training steps."""
 
 import itertools
 import math
@@ -17,19 +17,19 @@ N = 5
 
 
 def pair(unit, images, **options):
-    """Return a rolled stack and a written-out one with equal weights and random states."""
-    rolled, written_out = (UnitStack(unit, N, rolled=value, **options) for value in (True, False))
-    for stack in (rolled, written_out):
+    """Return a rolled and an unrolled stack with equal random weights and states."""
+    rolled, unrolled = (UnitStack(unit, N, rolled=value, **options) for value in (True, False))
+    for stack in (rolled, unrolled):
         stack.build(images.shape)
     disturb(rolled)
     for k in range(N):
-        written_out.set_unit_weights(k, rolled.unit_weights(k))
-    return rolled, written_out
+        unrolled.set_unit_weights(k, rolled.unit_weights(k))
+    return rolled, unrolled
 
 
 @keras.saving.register_keras_serializable(package="tests")
 class OwnBlock(keras.layers.Layer):
-    """x + dropout(W x): its layers are made in the constructor, and nothing but a call builds them."""
+    """x + dropout(W x): its layers are created in the constructor and built by the first call."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -55,34 +55,38 @@ def disturb(stack):
             variable.assign(value + rng.uniform(0.01, 0.1, value.shape))
 
 
-class TestRolledEqualsWrittenOut:
+class TestRolledEqualsUnrolled:
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("placement", PLACEMENTS)
     def test_every_placement(self, placement, images):
         assert_equal_stacks(*pair(ResidualUnit(16, placement=placement), images), images, 1e-5)
 
+    @pytest.mark.sampled(2)
     @pytest.mark.parametrize("shortcut", SHORTCUTS)
     def test_every_shortcut(self, shortcut, images):
         assert_equal_stacks(*pair(ResidualUnit(16, shortcut=shortcut), images), images, 1e-4)
 
     @pytest.mark.parametrize("remat", ["none", "unit", "segment"])
     @pytest.mark.parametrize("shortcut", ["identity", "dropout(rate=0.3)"])
-    def test_recomputed_too_and_equal_to_not_recomputed(self, remat, shortcut, images):
+    @pytest.mark.sampled(1)
+    def test_rematerialized_also_and_equal_to_stored(self, remat, shortcut, images):
         unit = ResidualUnit(4, block="bottleneck", shortcut=shortcut, drop_path=0.2)
         plain, _ = pair(unit, images)
         keras.utils.set_random_seed(0)
-        rolled, written_out = pair(unit, images, remat=remat)
+        rolled, unrolled = pair(unit, images, remat=remat)
         for k in range(N):
-            for stack in (rolled, written_out):
+            for stack in (rolled, unrolled):
                 stack.set_unit_weights(k, plain.unit_weights(k))
         train_stack(plain, images, steps=2)
         train_stack(rolled, images, steps=2)
-        train_stack(written_out, images, steps=2)
-        for first, second, third in zip(*map(all_weights, (plain, rolled, written_out)), strict=True):
+        train_stack(unrolled, images, steps=2)
+        for first, second, third in zip(*map(all_weights, (plain, rolled, unrolled)), strict=True):
             for name in first:
                 np.testing.assert_allclose(second[name], first[name], rtol=1e-4, atol=1e-4, err_msg=name)
                 np.testing.assert_allclose(third[name], first[name], rtol=1e-4, atol=1e-4, err_msg=name)
 
-    @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX computes in float64 only when told at its start")
+    @pytest.mark.sampled(1)
+    @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX needs a setting at startup for float64")
     @pytest.mark.parametrize("remat", ["none", "segment"])
     def test_in_float64_to_a_billionth(self, remat, images):
         keras.config.set_floatx("float64")
@@ -95,33 +99,33 @@ class TestRolledEqualsWrittenOut:
 
     @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
     def test_mixed_precision(self, policy, images):
-        rolled, written_out = pair(ResidualUnit(16, dtype=policy), images)
-        # To the bit on TensorFlow; XLA rounds to half precision at other places in a loop.
+        rolled, unrolled = pair(ResidualUnit(16, dtype=policy), images)
+        # Bitwise equal on TensorFlow; XLA rounds to half precision at other places in a loop.
         tolerance = 0 if keras.backend.backend() == "tensorflow" else 0.05
-        expected = array(written_out(images))
+        expected = array(unrolled(images))
         np.testing.assert_allclose(array(rolled(images)), expected, atol=tolerance * np.abs(expected).max())
         assert {v.dtype for v in rolled.trainable_variables} == {"float32"}
 
     def test_compiled_by_xla(self, images):
-        rolled, written_out = pair(ResidualUnit(16), images)
+        rolled, unrolled = pair(ResidualUnit(16), images)
         inputs = keras.Input(images.shape[1:])
         model = keras.Model(inputs, rolled(inputs))
         model.compile(keras.optimizers.SGD(0.05), "mse", jit_compile=True)
         target = np.random.default_rng(4).normal(size=images.shape)
-        np.testing.assert_allclose(model.train_on_batch(images, target), train_stack(written_out, images)[0], rtol=1e-4)
-        for mine, others in zip(all_weights(rolled), all_weights(written_out), strict=True):
-            for name in mine:
-                np.testing.assert_allclose(mine[name], others[name], rtol=1e-3, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(model.train_on_batch(images, target), train_stack(unrolled, images)[0], rtol=1e-4)
+        for first, second in zip(all_weights(rolled), all_weights(unrolled), strict=True):
+            for name in first:
+                np.testing.assert_allclose(first[name], second[name], rtol=1e-3, atol=1e-4, err_msg=name)
 
     def test_channels_first(self, images):
         images = images.transpose(0, 3, 1, 2)
-        rolled, written_out = pair(ResidualUnit(16, data_format="channels_first"), images)
-        np.testing.assert_allclose(array(rolled(images)), array(written_out(images)), rtol=1e-5, atol=1e-5)
+        rolled, unrolled = pair(ResidualUnit(16, data_format="channels_first"), images)
+        np.testing.assert_allclose(array(rolled(images)), array(unrolled(images)), rtol=1e-5, atol=1e-5)
 
 
 class TestState:
     def test_moving_statistics_follow_the_closed_form_once_a_step(self, images):
-        """m ← ½ m + ½ batch: one writer a step, recomputed or not, in the first unit, whose input is known."""
+        """m ← ½ m + ½ batch, once per step, rematerialized or not, in the first unit, whose input is known."""
         for rolled, remat in itertools.product((True, False), ("none", "unit", "segment")):
             stack = UnitStack(ResidualUnit(16, momentum=0.5), N, rolled=rolled, remat=remat)
             train_stack(stack, images, steps=3)
@@ -171,13 +175,13 @@ class TestState:
             assert stack.trainable_variables and stack.unit(1).trainable_variables
 
     def test_each_unit_draws_its_own_dropout(self, images):
-        """With F = 0, h = dropout: if the units drew alike, a value would be dropped by all or by none."""
+        """With F = 0 and h = dropout, equal draws would drop a value in all units or in none."""
         unit = ResidualUnit(16, shortcut="dropout(rate=0.5, seed=7)", zero_init_residual=True)
         stack = UnitStack(unit, 2, rolled=True)
-        kept = np.mean(array(stack(np.ones_like(images), training=True)) != 0)
-        assert abs(kept - 0.25) < 0.03
+        nonzero = np.mean(array(stack(np.ones_like(images), training=True)) != 0)
+        assert abs(nonzero - 0.25) < 0.03
 
-    def test_each_call_draws_anew(self, images):
+    def test_each_call_draws_new_values(self, images):
         stack = UnitStack(ResidualUnit(16, shortcut="dropout", zero_init_residual=True), 2, rolled=True)
         assert not np.array_equal(array(stack(images, training=True)), array(stack(images, training=True)))
 
@@ -186,12 +190,12 @@ class TestState:
             unit = keras.layers.Dense(16, activity_regularizer=keras.regularizers.L2(0.1), name="dense")
             return UnitStack(unit, N, rolled=rolled)
 
-        rolled, written_out = stack(True), stack(False)
-        rolled(images), written_out(images)
+        rolled, unrolled = stack(True), stack(False)
+        rolled(images), unrolled(images)
         for k in range(N):
-            written_out.set_unit_weights(k, rolled.unit_weights(k))
-        rolled(images), written_out(images)
-        np.testing.assert_allclose(float(sum(rolled.losses)), float(sum(written_out.losses)), rtol=1e-5)
+            unrolled.set_unit_weights(k, rolled.unit_weights(k))
+        rolled(images), unrolled(images)
+        np.testing.assert_allclose(float(sum(rolled.losses)), float(sum(unrolled.losses)), rtol=1e-5)
 
 
 class TestUnits:
@@ -243,14 +247,14 @@ class TestUnits:
             np.testing.assert_allclose(rates, [0.1, 0.2, 0.3], rtol=1e-6)
 
     def test_drop_path_by_unit(self, images):
-        """Of the images that a unit keeps, each unit keeps its own share: here all, then none to speak of."""
+        """The first unit drops F for no image, the second for nearly all."""
         stack = UnitStack(ResidualUnit(16, drop_path=0.5), 2, rolled=True, vary={"drop_path": [0.0, 0.999]})
         stack(images)
         one = UnitStack.from_units([stack.unit(0)], rolled=False)
         first = array(one(images, training=True))
         np.testing.assert_allclose(array(stack(images, training=True)), first, rtol=1e-4, atol=1e-4)
 
-    def test_set_unit_weights_leaves_the_others(self, images):
+    def test_set_unit_weights_does_not_change_other_units(self, images):
         stack = UnitStack(ResidualUnit(16), 3, rolled=True)
         stack(images)
         before = all_weights(stack)
@@ -271,7 +275,7 @@ def test_any_layer_that_keeps_the_shape_can_be_stacked(images):
 
 @pytest.mark.parametrize("rolled", [True, False])
 @pytest.mark.parametrize("kind", ["dropout", "sequential", "own block", "own block with build"])
-def test_layers_whose_parts_are_made_in_their_constructor_can_be_stacked(kind, rolled, images):
+def test_layers_that_create_parts_in_the_constructor_can_be_stacked(kind, rolled, images):
     unit = {
         "dropout": lambda: keras.layers.Dropout(0.5),
         "sequential": lambda: keras.Sequential([keras.layers.Dense(16), keras.layers.Dropout(0.5)]),
@@ -291,7 +295,7 @@ def test_layers_whose_parts_are_made_in_their_constructor_can_be_stacked(kind, r
 
 
 class Automatic(keras.layers.Layer):
-    """x + dropout(W₂ W₁ x), of layers that Keras names, and numbers through the whole process."""
+    """x + dropout(W₂ W₁ x) with layers that have Keras's default names, numbered across the process."""
 
     def __init__(self, **kwargs):
         super().__init__(**kwargs)
@@ -323,7 +327,7 @@ def sequential():
 
 @pytest.mark.parametrize("rolled", [True, False])
 @pytest.mark.parametrize("make", [Automatic, AutomaticInBuild, functional, sequential])
-def test_units_of_layers_that_keras_names(make, rolled, images):
+def test_units_of_layers_with_default_names(make, rolled, images):
     stack = UnitStack(make(), 3, rolled=rolled)
     expected = array(stack(images))
     for k in range(3):
@@ -331,11 +335,11 @@ def test_units_of_layers_that_keras_names(make, rolled, images):
         assert weights == ["dense/kernel", "dense/bias", "dense_1/kernel", "dense_1/bias"]
     units = [stack.unit(k) for k in range(3)]
     inputs = keras.Input(images.shape[1:])
-    written_out = unroll(keras.Model(inputs, stack(inputs)))
+    unrolled = unroll(keras.Model(inputs, stack(inputs)))
     for other in (
         UnitStack.from_units(units, rolled=not rolled),
-        written_out,
-        UnitStack.from_units(written_out.layers[1:]),
+        unrolled,
+        UnitStack.from_units(unrolled.layers[1:]),
         lambda x: stack.activations(x)[-1],
     ):
         np.testing.assert_allclose(array(other(images)), expected, rtol=1e-4, atol=1e-4)
@@ -344,7 +348,7 @@ def test_units_of_layers_that_keras_names(make, rolled, images):
         np.testing.assert_array_equal(one, other)
 
 
-def test_two_inputs_are_refused(images):
+def test_two_inputs_are_an_error(images):
     inputs = [keras.Input((8, 8, 16)) for _ in range(2)]
     with pytest.raises(InputError, match="several inputs or outputs; a unit of a stack has one of each"):
         UnitStack(keras.Model(inputs, inputs[0] + inputs[1]), 2)
@@ -367,7 +371,7 @@ def test_harness(rolled, images):
     check_layer(make, images)
 
 
-def test_names_do_not_depend_on_what_was_made_before(images):
+def test_names_do_not_depend_on_earlier_layers(images):
     names = []
     for _ in range(2):
         unit = ResidualUnit(16, shortcut="dropout", drop_path=0.1)
@@ -395,12 +399,12 @@ class TestErrors:
         with pytest.raises(InputError, match="unknown remat 'all'"):
             UnitStack(ResidualUnit(16), 2, remat="all")
 
-    def test_what_varies(self):
+    def test_vary(self):
         with pytest.raises(InputError, match="2 values of drop_path for 3 units"):
             UnitStack(ResidualUnit(16), 3, vary={"drop_path": [0.1, 0.2]})
         with pytest.raises(InputError, match=r"epsilon cannot differ .* drop_path"):
             UnitStack(ResidualUnit(16), 2, rolled=True, vary={"epsilon": [1e-5, 1e-3]})
-        with pytest.raises(InputError, match=r"no variable drop_path/rate to vary; give the unit a drop_path above 0"):
+        with pytest.raises(InputError, match=r"no variable drop_path/rate to vary; set the unit's drop_path above 0"):
             UnitStack(ResidualUnit(16), 2, rolled=True, vary={"drop_path": [0.0, 0.1]}).build((1, 8, 8, 16))
 
     @pytest.mark.parametrize("rolled", [True, False])
@@ -413,7 +417,7 @@ class TestErrors:
             stack.unit_weights(3)
         with pytest.raises(InputError, match="conv1/kernel"):
             stack.set_unit_weights(0, {"conv1/kernl": np.zeros(1)})
-        with pytest.raises(InputError, match="has shape"):
+        with pytest.raises(InputError, match=r"norm1/gamma has shape .*; use shape"):
             stack.set_unit_weights(0, {"norm1/gamma": np.zeros(3)})
 
     def test_units_that_differ(self, images):
@@ -423,7 +427,7 @@ class TestErrors:
         with pytest.raises(InputError, match="not equal units"):
             UnitStack.from_units(units)
 
-    def test_units_that_are_not_there_or_have_no_weights(self):
+    def test_no_units_and_units_without_weights(self):
         with pytest.raises(InputError, match="no units to stack"):
             UnitStack.from_units([])
         with pytest.raises(InputError, match="new has no weights yet; call or build it first"):

@@ -1,4 +1,4 @@
-"""The Transformer's units: a NumPy reference, PyTorch's layer, masks that leak nothing, and stacks."""
+"""The units of a Transformer, compared with NumPy and PyTorch; masks, stacks, saving, bad input."""
 
 from functools import partial
 
@@ -32,13 +32,13 @@ def sequences():
 
 @pytest.fixture
 def mask():
-    """The last steps of two sequences are padding; one is nothing else."""
+    """Return a mask with padding at the end of two sequences, and a fourth sequence that is all padding."""
     lengths = np.array([6, 4, 1, 0])
     return np.arange(6)[None] < lengths[:, None]
 
 
 def built(block, x):
-    """Return the block with weights that are not the initial ones, biases and norms included."""
+    """Return the built block with random changes to all weights, including biases and norms."""
     block.build(x.shape)
     rng = np.random.default_rng(1)
     for variable in block.trainable_variables:
@@ -46,7 +46,7 @@ def built(block, x):
     return block
 
 
-# ---- what it computes ---------------------------------------------------------------------------------------------
+# ---- outputs ------------------------------------------------------------------------------------------------------
 
 
 def layer_norm(x, gamma, beta):
@@ -58,7 +58,7 @@ def rms_norm(x, scale):
 
 
 def attention(x, w, mask, causal):
-    """Self-attention of one head after the other, one sequence after the other."""
+    """Self-attention in NumPy, head by head and sequence by sequence."""
     q, k, v = np.split(x @ w["attention/qkv/kernel"] + w["attention/qkv/bias"], 3, -1)
     out = np.zeros_like(x)
     size = WIDTH // HEADS
@@ -80,7 +80,7 @@ def feed_forward(x, w):
 
 
 def reference(block, x, mask, causal, placement, norm=layer_norm):
-    """The block in NumPy, float64, from its weights: x + F(LN(x)), or LN(x + F(x))."""
+    """Return the block's output, computed in NumPy in float64: x + F(LN(x)), or LN(x + F(x))."""
     weights = {v.path.removeprefix(block.path + "/"): array(v).astype("float64") for v in block.weights}
     x = x.astype("float64")
     for unit in ("attention", "feed_forward"):
@@ -101,7 +101,7 @@ def reference(block, x, mask, causal, placement, norm=layer_norm):
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_equals_numpy(placement, causal, dropout, sequences, mask):
     mask = mask.copy()
-    mask[3, 0] = True  # what a step of nothing but padding attends to means nothing
+    mask[3, 0] = True  # attention over padding alone is undefined
     block = EncoderBlock(HEADS, 16, placement=placement, causal=causal, activation="relu", dropout=dropout)
     built(block, sequences)
     expected = reference(block, sequences, mask, causal, placement)
@@ -116,10 +116,10 @@ def test_rms_norm_equals_numpy(sequences, mask):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_written_out_it_is_the_fused_operation(causal, sequences, mask):
+def test_separate_operations_equal_the_fused_one(causal, sequences, mask):
     attention = SelfAttention(HEADS, causal=causal)
     query, key, value = (np.random.default_rng(k).normal(size=(4, 6, HEADS, 4)).astype("float32") for k in range(3))
-    some = keras.ops.convert_to_tensor(mask[:3])[:, None, None, :]  # where all is padding neither means anything
+    some = keras.ops.convert_to_tensor(mask[:3])[:, None, None, :]  # over padding alone, attention is undefined
     parts = [keras.ops.convert_to_tensor(part[:3]) for part in (query, key, value)]
     expected = keras.ops.dot_product_attention(*parts, mask=some, is_causal=causal)
     np.testing.assert_allclose(array(attention._attend(*parts, some, 6)), array(expected), rtol=1e-5, atol=1e-6)
@@ -145,7 +145,7 @@ def test_equals_pytorch(norm_first, sequences, mask):
     state = {name: value.detach().numpy() for name, value in theirs.named_parameters()}
     for variable in block.weights:
         variable.assign(state[TORCH_NAMES[variable.path.removeprefix(f"{block.path}/")]].T)
-    some = mask[:3]  # PyTorch gives NaN where all is padding
+    some = mask[:3]  # PyTorch returns NaN for a sequence of padding
     expected = theirs(torch.tensor(sequences[:3]), src_key_padding_mask=torch.tensor(~some)).detach().numpy()
     np.testing.assert_allclose(array(block(sequences[:3], mask=some))[some], expected[some], rtol=1e-5, atol=1e-5)
 
@@ -208,7 +208,7 @@ def test_masks_travel_through_layers(sequences):
 
 @pytest.mark.parametrize("placement", NORM_PLACEMENTS)
 @pytest.mark.parametrize("unit", [lambda **k: AttentionUnit(HEADS, **k), lambda **k: FeedForwardUnit(**k)])
-def test_without_f_nothing_happens_to_x_where_the_path_is_the_identity(placement, unit, sequences):
+def test_with_f_0_the_unit_returns_x_if_its_path_is_the_identity(placement, unit, sequences):
     unit = unit(placement=placement)
     unit.build(sequences.shape)
     y = array(unit.after_addition(unit.add(sequences, np.zeros_like(sequences))))
@@ -244,11 +244,11 @@ def test_deepnorm_is_a_scaled_shortcut_before_the_norm(sequences):
     block = built(EncoderBlock(HEADS, **deepnorm(8)), sequences)
     unit = block.feed_forward
     f = array(unit.residual(sequences))
-    expected = layer_norm(2.0 * sequences + f, *(array(v) for v in unit.last[0].weights))
+    expected = layer_norm(2.0 * sequences + f, *(array(v) for v in unit.postact[0].weights))
     np.testing.assert_allclose(array(unit(sequences)), expected, rtol=1e-4, atol=1e-5)
 
 
-# ---- as every layer -----------------------------------------------------------------------------------------------
+# ---- configuration, saving, stacks --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("placement", NORM_PLACEMENTS)
@@ -271,9 +271,10 @@ def test_harness_of_named_blocks(shortcut, sequences):
     check_layer(lambda **k: PostNormEncoderBlock(HEADS, shortcut=shortcut, **k), sequences, channels_first=False)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("placement", NORM_PLACEMENTS)
 @pytest.mark.parametrize("remat", [False, True])
-def test_rolled_equals_written_out(placement, remat, sequences):
+def test_rolled_equals_unrolled(placement, remat, sequences):
     stacks = [
         UnitStack(EncoderBlock(HEADS, placement=placement, causal=True), 4, rolled=rolled, remat=remat)
         for rolled in (True, False)
@@ -314,7 +315,7 @@ def test_frozen_blocks_stay_frozen_when_they_are_saved_and_loaded(rolled, tmp_pa
 
 
 @pytest.mark.parametrize("rolled", [True, False])
-def test_a_shortcut_of_ones_own(rolled, sequences):
+def test_a_custom_shortcut(rolled, sequences):
     class Half(Shortcut):
         def call(self, x, residual):
             return x / 2
@@ -330,7 +331,7 @@ def test_a_shortcut_of_ones_own(rolled, sequences):
     ("make", "sentence"),
     [
         (lambda: EncoderBlock(3).build((None, 6, 8)), "3 heads do not divide a width of 8"),
-        (lambda: SelfAttention(2).build((None, 8)), "attention takes sequences"),
+        (lambda: SelfAttention(2).build((None, 8)), "attention expects sequences"),
         (lambda: EncoderBlock(0), "heads is 0"),
         (lambda: EncoderBlock(2, placement="prenorm"), "did you mean 'pre_norm'"),
         (lambda: EncoderBlock(2, shortcut="exclusive_gating"), "made of convolutions"),

@@ -122,7 +122,7 @@ def test_a_unit_that_changes_the_shape_shares_its_preactivation_with_the_shortcu
     """The special case of the authors' code: the projection reads ReLU(BN(x)), not x."""
     unit = ResidualUnit(32, strides=2, zero_init_residual=True)
     y = array(unit(X))
-    kernel = array(unit.reshape[0].conv.kernel)[0, 0]
+    kernel = array(unit.projection[0].conv.kernel)[0, 0]
     expected = np.maximum(X / np.sqrt(1 + 1e-5), 0)[:, ::2, ::2] @ kernel
     assert unit.shares_preactivation
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-5)
@@ -132,7 +132,7 @@ def test_the_original_projection_ends_in_batch_norm_and_the_preactivated_does_no
     def norms(placement):
         unit = ResidualUnit(32, strides=2, placement=placement)
         unit.build(X.shape)
-        return len(unit.reshape[0].norm)
+        return len(unit.projection[0].norm)
 
     assert (norms("original"), norms("full_preactivation")) == (1, 0)
 
@@ -141,7 +141,7 @@ def test_the_original_projection_ends_in_batch_norm_and_the_preactivated_does_no
 def test_variants_act_after_what_changes_the_shape(shortcut):
     unit = ResidualUnit(32, strides=2, shortcut=shortcut, shape_change="option_a")
     unit.build(X.shape)
-    assert [type(layer).__name__ for layer in unit.reshape] == ["OptionA"]
+    assert [type(layer).__name__ for layer in unit.projection] == ["OptionA"]
     assert type(unit.shortcut) is SHORTCUTS[shortcut]
 
 
@@ -149,7 +149,7 @@ def test_variants_act_after_what_changes_the_shape(shortcut):
 def test_shortcuts_with_convolutions_change_the_shape_by_themselves(shortcut):
     unit = ResidualUnit(32, strides=2, shortcut=shortcut)
     unit.build(X.shape)
-    assert unit.reshape == []
+    assert unit.projection == []
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_named_units_are_the_general_unit():
         ({"filters": 16, "shape_change": "b"}, "known: projection, option_a"),
         ({"filters": 16, "preactivation": "both"}, "known: branch, shared, none"),
         ({"filters": 16, "drop_path": 1.0}, "drop_path is 1.0"),
-        ({"filters": 16, "groups": 2}, "belong to the bottleneck"),
+        ({"filters": 16, "groups": 2}, "require block='bottleneck'"),
         ({"filters": 16, "strides": 2, "dilation": 2}, r"strides=2 and dilation=2; .* dilation=\(1, 2\)"),
     ],
 )
@@ -246,13 +246,13 @@ def test_bad_arguments_are_refused_with_a_sentence(options, message):
 
 
 def test_an_input_that_is_no_image_is_refused():
-    with pytest.raises(InputError, match="takes images"):
+    with pytest.raises(InputError, match="expects images"):
         ResidualUnit(16)(np.ones((2, 16), "float32"))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])
 def test_images_of_whole_numbers_are_refused(dtype):
-    with pytest.raises(InputError, match=f"unit takes floats, not {dtype}; cast the pixels"):
+    with pytest.raises(InputError, match=f"unit expects floating-point input, not {dtype}; cast it"):
         ResidualUnit(16, name="unit")(np.ones((2, 8, 8, 16), dtype))
 
 
@@ -263,7 +263,7 @@ def test_a_stride_on_the_first_convolution_leaves_the_second_to_be_dilated():
 
 def test_what_depends_on_the_shape_is_asked_of_a_built_unit():
     unit = ResidualUnit(16, name="unit")
-    with pytest.raises(InputError, match="unit has no shortcut yet; call it"):
+    with pytest.raises(InputError, match="unit is not built; call it"):
         assert unit.keeps_identity
     unit(X)
     assert unit.keeps_identity

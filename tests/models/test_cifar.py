@@ -1,4 +1,4 @@
-"""The CIFAR networks: depth, exact counts with their arithmetic, what is special about the first and last unit."""
+"""The CIFAR networks: depth, exact counts with their arithmetic, special cases of the first and last unit."""
 
 import math
 
@@ -21,7 +21,7 @@ def trainable(model):
 
 
 def basic_count(n, classes=10, projection=True):
-    """Pre-activation, 6n+2: 3×3 kernels, 1×1 projections, two numbers a channel in each norm, the dense layer."""
+    """Pre-activation, 6n+2: 3×3 kernels, 1×1 projections, two parameters per channel in each norm, the dense layer."""
     kernels = 9 * 3 * 16 + sum(2 * n * 9 * w * w for w in WIDTHS) - 9 * 16 * 32 - 9 * 32 * 64
     projections = (16 * 32 + 32 * 64) if projection else 0
     norms = 2 * (sum(2 * n * w for w in WIDTHS) - 16 - 32) + 2 * 64
@@ -29,7 +29,7 @@ def basic_count(n, classes=10, projection=True):
 
 
 def bottleneck_count(n, classes=10):
-    """Pre-activation, 9n+2: a unit of width w takes 4w channels in (the first of a stage: the stage before's)."""
+    """Pre-activation, 9n+2: a unit of width w has 4w input channels, but the first of a stage has the previous ones."""
     inputs = {16: 16, 32: 4 * 16, 64: 4 * 32}
     kernels, norms = 9 * 3 * 16, 2 * 4 * 64
     for w, first in inputs.items():
@@ -42,6 +42,7 @@ CLASSES = {"cifar10": 10, "cifar100": 100}
 PUBLISHED = {key: count for key, count in paper.PARAMETERS.items() if key[0] in CLASSES}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("key", [key for key in PUBLISHED if key[1] < 1001 or key[0] == "cifar10"])
 def test_trainable_parameters_are_the_published_ones(key):
     dataset, depth, placement = key
@@ -76,7 +77,7 @@ def test_units_of_one_layer():
 
 
 def basic_multiply_adds(n):
-    """Pre-activation 6n+2 with projection on 32×32 images: every kernel times the pixels that it writes."""
+    """Pre-activation, 6n+2, with projections on 32×32 images: the size of each kernel times its output pixels."""
     first = 9 * 3 * 16 * 32**2
     stages = sum(2 * n * 9 * w * w * (512 // w) ** 2 for w in WIDTHS)
     narrower = 9 * 16 * 32 * 16**2 + 9 * 32 * 64 * 8**2  # the first convolution of stages 2 and 3 reads half the width
@@ -85,7 +86,7 @@ def basic_multiply_adds(n):
 
 
 def bottleneck_multiply_adds(n, stride_on):
-    """Pre-activation 9n+2: 1×1 from c channels, 3×3, 1×1 to 4w; a stage's first unit has its stride on one of two."""
+    """Pre-activation, 9n+2: 1×1 from c channels, 3×3, 1×1 to 4w; the first unit of a stage has a stride."""
     total, channels = 9 * 3 * 16 * 32**2 + 4 * 64 * 10, 16
     for w in WIDTHS:
         pixels, before = (512 // w) ** 2, (512 // w) ** 2 * (1 if w == 16 else 4)
@@ -119,7 +120,7 @@ def test_names_of_units_and_model():
 
 
 def test_first_and_last_unit_of_the_preactivation_network():
-    """conv1 bare; its norm and ReLU before the split of the first unit; one more after the last."""
+    """conv1 has no activation: norm and ReLU come before the split of the first unit, and again after the last unit."""
     model = cifar_resnet(20)
     names = [layer.name for layer in model.layers]
     assert names[1:3] == ["stem_conv", "stage1_unit01"]
@@ -136,7 +137,7 @@ def test_the_original_network_has_its_activation_in_the_stem_and_none_in_the_hea
 
 
 def test_eq4_the_last_sum_is_the_first_plus_all_residuals_of_its_stage():
-    """Eq. (4): x_L = x_l + Σ F(x_i), on the running network, between the equal units of a stage."""
+    """Eq. (4): x_L = x_l + Σ F(x_i), for the equal units of a stage."""
     model = cifar_resnet(32)
     units = [model.get_layer(f"stage2_unit{k:02d}") for k in range(2, 6)]
     probe = keras.Model(model.input, [units[0].input, *[unit.output for unit in units]])
@@ -261,7 +262,7 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
         ({"data_format": "channel_last"}, "did you mean 'channels_last'"),
         ({"remat": "all"}, "known: none, unit, segment"),
         ({"bottleneck": True, "depth": 11, "width_per_group": 0}, "width_per_group is 0"),
-        ({"bottleneck": True, "depth": 11, "width_per_group": 1}, "leaves none of 16 filters"),
+        ({"bottleneck": True, "depth": 11, "width_per_group": 1}, "makes a bottleneck of 16 filters 0 channels wide"),
         ({"normalization": "batchnorm"}, "unknown normalization"),
         ({"input_tensor": np.ones((1, 32, 32, 3))}, "must be a Keras tensor"),
     ],

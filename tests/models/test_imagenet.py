@@ -1,4 +1,4 @@
-"""The ImageNet networks: exact counts, both orders, the stem's special case."""
+"""The ImageNet networks: exact counts, both orders, the special case of the stem."""
 
 import inspect
 
@@ -37,6 +37,7 @@ def count(depth):
     return total + 2 * channels + (channels + 1) * 1000
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", UNITS)
 def test_trainable_parameters(depth):
     model = imagenet_resnet(depth)
@@ -52,12 +53,12 @@ def test_the_factories_are_the_networks_of_their_names():
 
 
 def test_original_resnet50_has_torchvisions_count():
-    """25,557,032 parameters: the batch norms stand elsewhere, but are of other widths and number than pre-activated."""
+    """25,557,032 parameters; the batch norms have other widths than in pre-activation networks."""
     assert trainable(imagenet_resnet(50, "original")) == 25_557_032
 
 
 def test_multiply_adds_of_resnet50():
-    """4.1 G, as published; the place of the stride changes it to 3.8 G."""
+    """4.1 G, as published; with the stride on the first 1×1 convolution 3.8 G."""
     assert multiply_adds(imagenet_resnet(50)) == 4_089_184_256
     assert multiply_adds(imagenet_resnet(50, stride_on="1x1")) == pytest.approx(3.86e9, rel=0.01)
 
@@ -70,7 +71,7 @@ def test_with_the_stride_in_the_last_unit_the_arithmetic_is_that_of_keras_applic
         last = [layer for layer in ours.layers if layer.name.startswith(f"stage{stage}")][-1]
         add = [layer for layer in theirs.layers if layer.name.startswith(f"conv{stage + 1}") and "out" in layer.name]
         assert last.output.shape == add[-1].output.shape
-    # A strided unit adds F to every second pixel of its input, untouched.
+    # A strided unit adds F to every second pixel of its unchanged input.
     unit = ours.get_layer("stage2_unit04")
     x = np.random.default_rng(0).normal(size=(1, 8, 8, 512)).astype("float32")
     unit.branch[-1].kernel.assign(np.zeros(unit.branch[-1].kernel.shape))
@@ -90,7 +91,7 @@ def test_the_stem_activates_before_the_pooling_and_the_first_unit_does_not_again
     assert names[1:8] == [
         "stem_conv_pad", "stem_conv", "stem_norm", "stem_pool_pad", "stem_pool", "stage1_unit01", "stage1_unit02",
     ]  # fmt: skip
-    assert model.get_layer("stage1_unit01").first == []
+    assert model.get_layer("stage1_unit01").preact == []
 
 
 @pytest.mark.parametrize("placement", PLACEMENTS)

@@ -1,4 +1,4 @@
-"""Profiles: each has the function and the number of parameters of the code base that it is named for."""
+"""Profiles: each computes the function of its code base, with as many parameters."""
 
 import keras
 import numpy as np
@@ -19,6 +19,7 @@ def kernels_with_bias(model):
     return {name for name in names if name.endswith("bias") and "logits" not in name}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("depth", [20, 164])
 @pytest.mark.parametrize("placement", ["full_preactivation", "original"])
 def test_the_papers_profile_is_the_default(depth, placement):
@@ -38,7 +39,7 @@ def test_parameters_of_cifar_profiles():
 )
 @pytest.mark.parametrize("version", ["", "V2"])
 def test_keras_applications_layer_by_layer(depth, version):
-    """As many weights, of the same shapes, in the same units."""
+    """The same number of weights, of the same shapes, in the same units."""
     theirs = getattr(keras.applications, f"ResNet{depth}{version}")(weights=None)
     placement = "full_preactivation" if version else "original"
     ours = imagenet_resnet(depth, placement, profile="keras_applications", rolled=False)
@@ -57,7 +58,7 @@ def shapes(layers):
     return sorted(tuple(variable.shape) for layer in layers for variable in layer.variables)
 
 
-def test_biases_stand_where_no_norm_follows():
+def test_convolutions_without_a_following_norm_have_biases():
     model = imagenet_resnet(50, profile="keras_applications", include_top=False, input_shape=(64, 64, 3))
     first = {"stem_conv/bias", "stage1_unit01/conv3/bias", "stage1_unit01/projection/conv/bias"}
     assert first < kernels_with_bias(model)
@@ -73,7 +74,7 @@ def test_without_normalization_every_convolution_has_its_bias():
 
 
 def test_initial_kernels_are_the_profiles():
-    """Glorot's uniform kernels are bounded; He's normal ones are wider and are not."""
+    """Glorot's uniform kernels are bounded; He's normal kernels are wider and unbounded."""
     model = imagenet_resnet(18, profile="keras_applications", include_top=False, input_shape=(64, 64, 3))
     kernel = keras.ops.convert_to_numpy(model.get_layer("stage4_unit02").branch[0].kernel)
     bound = np.sqrt(6 / (9 * 512 + 9 * 512))
@@ -84,7 +85,7 @@ def test_initial_kernels_are_the_profiles():
     assert np.isclose(keras.ops.convert_to_numpy(unit.branch[0].kernel).std(), np.sqrt(2 / (9 * 512)), rtol=0.01)
 
 
-def test_an_initializer_object_draws_anew_for_each_kernel():
+def test_an_initializer_object_draws_new_values_for_each_kernel():
     unit = ResidualUnit(8, kernel_initializer=keras.initializers.HeNormal())
     unit.build((None, 8, 8, 8))
     kernels = [variable for variable in unit.weights if variable.path.endswith("kernel")]
@@ -93,7 +94,7 @@ def test_an_initializer_object_draws_anew_for_each_kernel():
 
 
 def test_timms_pooling_ignores_the_border():
-    """Its stem is not activated: with zeros around the image, a negative border would come out as zero."""
+    """Its stem has no activation: zero padding would turn a negative border into zeros."""
     model = imagenet_resnet(18, profile="timm", include_top=False, input_shape=(32, 32, 3))
     to_pool = keras.Model(model.input, model.get_layer("stem_pool").output)
     kernel = model.get_layer("stem_conv").kernel
@@ -102,6 +103,7 @@ def test_timms_pooling_ignores_the_border():
     assert (pooled < 0).all()
 
 
+@pytest.mark.thorough
 def test_saved_and_loaded_with_a_profile(tmp_path):
     images = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype("float32")
     for profile in ("timm", "keras_applications", "pytorch_cifar"):
@@ -141,7 +143,7 @@ def test_differences_are_found_both_ways():
     keras_v2 = conventions("keras_applications", "imagenet", PLACEMENTS["full_preactivation"])
     assert differences(PAPER, PAPER) == []
     forth, back = differences(PAPER, keras_v2), differences(keras_v2, PAPER)
-    assert [(says, b, a) for says, a, b in forth] == back
+    assert [(description, b, a) for description, a, b in forth] == back
     assert len(forth) == 7
     with pytest.raises(InputError, match="unknown profile 'tim'"):
         imagenet_resnet(18, profile="tim")

@@ -1,4 +1,4 @@
-"""What all networks share: top, pooling, feature maps, dilation, weights."""
+"""Options of all networks: top, pooling, feature maps, dilation."""
 
 import keras
 import numpy as np
@@ -98,7 +98,7 @@ def test_zero_init_residual_starts_every_branch_at_zero():
 @pytest.mark.slow
 @pytest.mark.parametrize(("placement", "count"), [("full_preactivation", 10_327_706), ("original", 10_328_602)])
 def test_depth_1001_comes_back_from_its_configuration(placement, count):
-    """333 units are 333 nodes of the graph: no recursion as deep as the network."""
+    """333 units are 333 nodes of the graph; restoring them must not recurse as deep as the network."""
     model = cifar_resnet(1001, placement)
     again = keras.Model.from_config(model.get_config())
     assert sum(int(np.prod(variable.shape)) for variable in again.trainable_variables) == count

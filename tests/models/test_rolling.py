@@ -45,31 +45,34 @@ def weights(model):
     return [np.asarray(keras.ops.convert_to_numpy(v), "float64") for v in model.weights]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("placement", ["full_preactivation", "original"])
 def test_outputs_and_a_training_step(placement):
     rolled = cifar_resnet(**SMALL, placement=placement, rolled=True)
-    written_out = unroll(rolled)
-    np.testing.assert_allclose(array(rolled(X)), array(written_out(X)), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(step(rolled), step(written_out), rtol=1e-5)
-    for mine, other in zip(weights(unroll(rolled)), weights(written_out), strict=True):
+    unrolled = unroll(rolled)
+    np.testing.assert_allclose(array(rolled(X)), array(unrolled(X)), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(step(rolled), step(unrolled), rtol=1e-5)
+    for mine, other in zip(weights(unroll(rolled)), weights(unrolled), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX computes in float64 only when told at its start")
+@pytest.mark.thorough
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX needs a setting at startup to compute in float64")
 def test_a_training_step_in_float64_to_a_billionth():
     keras.config.set_floatx("float64")
     keras.config.set_dtype_policy("float64")
     try:
         x = X.astype("float64")
         rolled = cifar_resnet(**SMALL, rolled=True, include_top=False, pooling="avg")
-        written_out = unroll(rolled)
-        np.testing.assert_allclose(step(rolled, x), step(written_out, x), rtol=1e-9)
-        for mine, other in zip(weights(unroll(rolled)), weights(written_out), strict=True):
+        unrolled = unroll(rolled)
+        np.testing.assert_allclose(step(rolled, x), step(unrolled, x), rtol=1e-9)
+        for mine, other in zip(weights(unroll(rolled)), weights(unrolled), strict=True):
             np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-9)
     finally:
         keras.config.set_floatx("float32")
 
 
+@pytest.mark.thorough
 def test_there_and_back_is_equal_to_the_bit():
     for rolled in (True, False):
         model = cifar_resnet(**SMALL, rolled=rolled, drop_path=0.2)
@@ -81,13 +84,13 @@ def test_there_and_back_is_equal_to_the_bit():
 
 
 def test_the_builders_make_the_same_network_either_way():
-    rolled, written_out = (cifar_resnet(**SMALL, rolled=value, drop_path=0.2) for value in (True, False))
-    sizes = [sum(np.prod(v.shape) for v in model.trainable_variables) for model in (rolled, written_out)]
+    rolled, unrolled = (cifar_resnet(**SMALL, rolled=value, drop_path=0.2) for value in (True, False))
+    sizes = [sum(np.prod(v.shape) for v in model.trainable_variables) for model in (rolled, unrolled)]
     assert sizes[0] == sizes[1]
-    assert multiply_adds(rolled) == multiply_adds(written_out)
-    assert summarize(rolled).rows == summarize(written_out).rows
-    assert [layer.name for layer in unroll(rolled).layers] == [layer.name for layer in written_out.layers]
-    rates = [layer.drop_path for layer in written_out.layers if hasattr(layer, "drop_path")]
+    assert multiply_adds(rolled) == multiply_adds(unrolled)
+    assert summarize(rolled).rows == summarize(unrolled).rows
+    assert [layer.name for layer in unroll(rolled).layers] == [layer.name for layer in unrolled.layers]
+    rates = [layer.drop_path for layer in unrolled.layers if hasattr(layer, "drop_path")]
     found = [layer.drop_path for layer in unroll(rolled).layers if hasattr(layer, "drop_path")]
     assert found == rates
 
@@ -125,16 +128,16 @@ class HalfAndHalf(Shortcut):
 def test_a_shortcut_that_is_not_registered_with_keras(tmp_path):
     options = {"depth": 20, "input_shape": (8, 8, 3)}
     images = X[:2, :8, :8]
-    written_out = cifar_resnet(**options, shortcut=HalfAndHalf(), rolled=False)
-    rolled = roll(written_out)
+    unrolled = cifar_resnet(**options, shortcut=HalfAndHalf(), rolled=False)
+    rolled = roll(unrolled)
     rolled.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras", custom_objects={"HalfAndHalf": HalfAndHalf})
     direct = cifar_resnet(**options, shortcut=HalfAndHalf(), rolled=True)
     for one, other in (
-        (written_out, rolled),
-        (written_out, unroll(rolled)),
-        (written_out, unroll(loaded)),
-        (written_out, fold(rolled)),
+        (unrolled, rolled),
+        (unrolled, unroll(rolled)),
+        (unrolled, unroll(loaded)),
+        (unrolled, fold(rolled)),
         (direct, unroll(direct)),
     ):
         np.testing.assert_allclose(array(other(images)), array(one(images)), rtol=1e-4, atol=1e-4)
@@ -161,13 +164,13 @@ def test_rows_of_one_stage_get_stacks_of_different_names():
     np.testing.assert_allclose(array(unroll(rolled)(images)), array(model(images)), rtol=1e-5, atol=1e-5)
 
 
-def test_stacks_of_other_layers_are_written_out_too():
+def test_stacks_of_other_layers_are_unrolled_too():
     inputs = keras.Input((16,))
     model = keras.Model(inputs, UnitStack(keras.layers.Dense(16, "tanh"), 3, rolled=True, name="dense_stack")(inputs))
     x = np.random.default_rng(0).normal(size=(2, 16)).astype("float32")
-    written_out = unroll(model)
-    assert [layer.name for layer in written_out.layers[1:]] == ["dense_block01", "dense_block02", "dense_block03"]
-    np.testing.assert_allclose(array(written_out(x)), array(model(x)), rtol=1e-5, atol=1e-5)
+    unrolled = unroll(model)
+    assert [layer.name for layer in unrolled.layers[1:]] == ["dense_block01", "dense_block02", "dense_block03"]
+    np.testing.assert_allclose(array(unrolled(x)), array(model(x)), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rolled", [True, False])
@@ -196,7 +199,7 @@ def test_the_automatic_choice_rolls_long_stages_on_tensorflow():
     assert ("encoder_stack" in {layer.name for layer in blocks.layers}) == rolls
 
 
-def test_written_out_with_recomputation():
+def test_unrolled_with_recomputation():
     names = [layer.name for layer in cifar_resnet(**SMALL, rolled=False).layers]
     assert [layer.name for layer in cifar_resnet(**SMALL, rolled=False, remat="none").layers] == names
     model = cifar_resnet(**SMALL, rolled=False, remat=True)
@@ -217,7 +220,7 @@ def test_depth_1001_both_ways():
 
 
 def blocks(*options, tap=False, masks=2):
-    """Return a network with a row of blocks; each is given the number of the mask that it is called with, or `None`."""
+    """Return a network with a row of blocks; each option is the number of the mask for a block, or `None`."""
     x, *given = inputs = [keras.Input((5, 4)), *(keras.Input((5,), dtype="bool") for _ in range(masks))]
     middle = None
     for number, option in enumerate(options, start=1):
@@ -284,9 +287,9 @@ def test_names_that_are_taken_in_another_model_that_has_the_stack():
     inputs, others = keras.Input((8, 8, 4)), keras.Input((8, 8, 4))
     inner = keras.Model(inputs, keras.layers.ReLU(name="stage1_unit01")(stack(inputs)), name="inner")
     model = keras.Model(others, inner(stack(others)))
-    written_out = unroll(model)
-    assert [layer.name for layer in written_out.layers[1:]] == ["stage1_unit01_2", "stage1_unit02", "inner"]
-    for other in (written_out, fold(model)):
+    unrolled = unroll(model)
+    assert [layer.name for layer in unrolled.layers[1:]] == ["stage1_unit01_2", "stage1_unit02", "inner"]
+    for other in (unrolled, fold(model)):
         assert_same_outputs(model, other, X[:2, :8, :8, [0, 1, 2, 0]])
 
 
@@ -307,7 +310,7 @@ def test_rows_in_a_sequential_model():
 
 
 class Doubles(keras.Model):
-    """A functional model that does more than its graph when it is called."""
+    """A functional model whose `call` does more than run its graph."""
 
     def call(self, x, **options):
         return 2 * super().call(x, **options)
@@ -316,7 +319,7 @@ class Doubles(keras.Model):
 def test_models_with_a_call_of_their_own_stay_as_they_are():
     row, inputs, images = row_of_units(), keras.Input((8, 8, 4)), X[:2, :8, :8, [0, 1, 2, 0]]
     doubles = Doubles(row.inputs[0], row.outputs[0], name="doubles")
-    with pytest.raises(InputError, match=r"only functional .*, not Doubles with a call of its own"):
+    with pytest.raises(InputError, match=r"only functional .*, not Doubles, which overrides `call`"):
         roll(doubles)
     x = doubles(inputs)
     for k in range(2):
@@ -370,8 +373,9 @@ def test_an_optimizer_that_cannot_be_copied_is_named():
         roll(model)
 
 
+@pytest.mark.thorough
 def test_a_quantized_layer_is_copied_or_refused_in_a_sentence():
-    """Of int8 and int4 the copy has the same variables; of float8 Keras makes others."""
+    """In int8 and int4 the copy has the same variables; in float8 it does not."""
     for mode, copy in itertools.product(("int8", "int4"), (roll, fold)):
         model = tiny(rolled=False)
         model.quantize(mode)
@@ -424,7 +428,7 @@ def test_losses_of_outputs_by_name():
 
 @keras.saving.register_keras_serializable(package="tests")
 class Block(keras.layers.Layer):
-    """The smallest block that shows how it was called: a masked residual, and other statistics in training."""
+    """A small block whose output depends on how it is called: a masked residual, and batch statistics in training."""
 
     changes_shape = False
 
@@ -454,7 +458,7 @@ class Block(keras.layers.Layer):
 
 
 class Graphs:
-    """Random networks of blocks on sequences, so that any layer can be called on any tensor.
+    """Random networks of blocks on sequences. All tensors have one shape, so any layer can be called on any tensor.
 
     Blocks are called with masks and flags, shared, frozen, tapped; models are nested, and called twice.
     """
@@ -474,7 +478,7 @@ class Graphs:
         return options | ({"training": False} if self.happens(0.4) else {})
 
     def row(self, x, masks, tensors):
-        """Call two to four blocks in a row: with the same options, or with others now and then."""
+        """Call two to four blocks in a row, usually with the same options."""
         options, faulty, scale = self.options(masks), self.happens(0.3), self.choose(0.5, 0.5, 0.4)
         block = self.block(scale)
         for _ in range(self.rng.integers(2, 5)):
@@ -534,7 +538,7 @@ def assert_same_outputs(model, other, inputs):
 
 
 def assert_same_training(models, inputs):
-    """Take one step of SGD with each: what it changes are gradients and moving statistics."""
+    """Take one step of SGD with each model, which compares gradients and moving statistics."""
     targets = keras.tree.map_structure(lambda y: np.zeros(y.shape, "float32"), models[0](inputs))
     losses = [model.train_on_batch(inputs, targets, return_dict=True)["loss"] for model in models]
     np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
@@ -544,8 +548,8 @@ def assert_same_training(models, inputs):
 
 
 def check_any_graph(seeds):
-    """Roll and unroll random networks; return how many stacks there are in the rolled ones that were not before."""
-    stacks = 0
+    """Roll and unroll random networks; return how many of them got shorter by rolling."""
+    shorter = 0
     for seed in seeds:
         made = Graphs(seed)
         model, inputs = made.model(), made.inputs()
@@ -555,12 +559,12 @@ def check_any_graph(seeds):
             try:
                 models.append(change(model))
             except InputError as error:
-                assert "nothing to roll" in str(error) or "unrolled already" in str(error)
+                assert "nothing to roll" in str(error) or "already unrolled" in str(error)
                 continue
             assert_same_outputs(model, models[-1], inputs)
-            stacks += len(models[-1].layers) < len(model.layers)
+            shorter += len(models[-1].layers) < len(model.layers)
         assert_same_training(models, inputs)
-    return stacks
+    return shorter
 
 
 def test_any_graph():
@@ -575,7 +579,7 @@ def test_any_graph_of_hundreds():
 def test_errors():
     with pytest.raises(InputError, match="nothing to roll"):
         roll(cifar_resnet(8))
-    with pytest.raises(InputError, match="unrolled already"):
+    with pytest.raises(InputError, match="already unrolled"):
         unroll(cifar_resnet(20, rolled=False))
     with pytest.raises(InputError, match="only functional"):
         roll(keras.Sequential([keras.layers.Dense(2)]))

@@ -52,8 +52,8 @@ def test_seeds_are_no_weights(path):
     "options, words",
     [
         ({"depth": 14}, "lacks 30 variables that resnet14_.* needs, the first stage1_unit02/"),
-        ({"depth": 8, "classes": 5}, r"logits/\w+ is \(.*\) in weights.safetensors"),
-        ({"depth": 8, "include_top": False}, "holds 2 variables that resnet8_.* lacks, the first logits/"),
+        ({"depth": 8, "classes": 5}, r"logits/\w+ has shape \(.*\) in weights.safetensors"),
+        ({"depth": 8, "include_top": False}, "has 2 variables that resnet8_.* lacks, the first logits/"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(path, options, words):
@@ -107,9 +107,7 @@ def test_one_changed_weight_is_found_where_the_file_has_a_checksum(path, value):
         assert json.loads(file.metadata()[ABOUT])["sha256"] == about["sha256"]
     tensors["stem_conv/kernel"][0, 0, 0, 0] = value
     save_file(tensors, path, metadata={ABOUT: json.dumps(about)})
-    with pytest.raises(
-        InputError, match=r"weights.safetensors is damaged: its weights are not those that were written"
-    ):
+    with pytest.raises(InputError, match=r"weights.safetensors is damaged: its weights do not match its checksum"):
         load_safetensors(model, path)
     save_file(tensors, path)
     load_safetensors(model, path)
@@ -135,7 +133,7 @@ def test_the_checksum_is_of_names_dtypes_shapes_and_values():
         (np.nan, "float32", "NaN or infinite"),
         (np.inf, "float16", "NaN or infinite"),
         (1e300, "float64", "too large for float32"),
-        (1, "int32", "int32, no floating-point numbers"),
+        (1, "int32", "is int32, not floating-point"),
     ],
 )
 def test_values_that_are_no_weights_are_named_and_change_nothing(path, value, dtype, words):
@@ -144,20 +142,20 @@ def test_values_that_are_no_weights_are_named_and_change_nothing(path, value, dt
     tensors = {variable.path: keras.ops.convert_to_numpy(variable) for variable in model.weights}
     tensors["logits/bias"] = np.full(10, value, dtype)
     save_file(tensors, path)
-    with pytest.raises(InputError, match=f"logits/bias in weights.safetensors holds .*{words}"):
+    with pytest.raises(InputError, match=f"logits/bias in weights.safetensors .*{words}"):
         load_safetensors(model, path)
     assert all(np.array_equal(a, b) for a, b in zip(before, values(model), strict=True))
 
 
 def test_a_missing_file(path):
-    with pytest.raises(InputError, match="there is no file"):
+    with pytest.raises(InputError, match="does not exist"):
         load_safetensors(cifar_resnet(8), path)
 
 
 def test_what_the_dtype_does_not_hold_is_refused(path):
     model = cifar_resnet(8)
     model.get_layer("logits").kernel.assign(model.get_layer("logits").kernel + 1e6)
-    with pytest.raises(InputError, match="logits/kernel has values that float16 does not hold"):
+    with pytest.raises(InputError, match="logits/kernel contains values that are not finite in float16"):
         save_safetensors(model, path, "float16")
     assert not path.exists()
     with pytest.raises(InputError, match="unknown dtype"):
@@ -194,7 +192,7 @@ def test_hostile_files_are_refused(path, content):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(path, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"cannot be written \(.*; name a folder that is there"):
+    with pytest.raises(InputError, match=r"cannot be written \(.*; choose an existing folder"):
         save_safetensors(cifar_resnet(8), tmp_path / "nowhere" / "weights.safetensors")
     save_safetensors(cifar_resnet(8), path)
     before = path.read_bytes()
@@ -211,6 +209,6 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(pat
 
 def test_a_name_of_a_megabyte_is_not_shown(path):
     save_file({"a" * 10**6: np.zeros(1, "float32")}, path)
-    with pytest.raises(InputError, match="holds 1 variable that") as error:
+    with pytest.raises(InputError, match="has 1 variable that") as error:
         load_safetensors(cifar_resnet(8), path)
     assert len(str(error.value)) < 1000

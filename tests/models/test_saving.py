@@ -58,6 +58,7 @@ def saved(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_every_placement_shortcut_and_block_loads_equal_to_the_bit_in_a_fresh_process(saved):
     assert len(list(saved.glob("*.keras"))) == len(COMBINATIONS) == 2 * len(PLACEMENTS) * len(SHORTCUTS)
     done = subprocess.run(
@@ -80,6 +81,7 @@ BUILDERS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("builder", BUILDERS)
 def test_a_network_in_float16_is_compiled_with_a_loss_scale_and_loaded_with_it(builder, tmp_path):
     """Whether its dtype is an argument or Keras's setting; and of other dtypes there is none."""

@@ -58,7 +58,7 @@ def test_what_is_not_counted_is_named():
 
 
 def test_models_of_every_kind_of_graph():
-    """A Sequential model, and several inputs and outputs of a layer that is called twice."""
+    """A Sequential model, and a model of two inputs and outputs that calls it twice."""
     model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Conv2D(4, 3), keras.layers.Flatten()])
     summary = summarize(model)
     assert (summary.title, summary.rows[-1].output) == (f"{model.name}, images of 8 × 8 × 3", "144")
@@ -68,5 +68,5 @@ def test_models_of_every_kind_of_graph():
 
 
 def test_a_model_without_shapes_is_refused():
-    with pytest.raises(InputError, match="has no shapes yet"):
+    with pytest.raises(InputError, match="is not built; call it"):
         summarize(keras.Sequential([keras.layers.Dense(2)]))

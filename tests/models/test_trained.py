@@ -1,4 +1,4 @@
-"""Freezing, statistics estimated again, other image sizes: what stays as it is, and what changes."""
+"""Freezing, re-estimated statistics, other image sizes: what changes and what does not."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ from keras_preact.models import (
     transformer,
     unroll,
 )
-from keras_preact.models.trained import refuse_other_pixels
+from keras_preact.models.trained import require_uint8
 
 
 def batches(count=3, size=16, seed=0):
@@ -85,13 +85,13 @@ def test_statistics_do_not_depend_on_what_they_were():
 
 
 @pytest.mark.parametrize("remat", [False, True])
-def test_statistics_of_a_rolled_network_are_those_of_the_same_network_written_out(remat):
+def test_statistics_of_a_rolled_network_are_those_of_the_same_network_unrolled(remat):
     rolled = cifar_resnet(20, input_shape=(8, 8, 3), rolled=True, remat=remat)
-    written_out = unroll(rolled)
+    unrolled = unroll(rolled)
     reestimate_statistics(rolled, batches(seed=7))  # what the statistics were does not matter
-    for network in (rolled, written_out):
+    for network in (rolled, unrolled):
         reestimate_statistics(network, batches())
-    for a, b in zip(weights(unroll(rolled)), weights(written_out), strict=True):
+    for a, b in zip(weights(unroll(rolled)), weights(unrolled), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
@@ -131,9 +131,9 @@ def test_another_size_of_images_whose_channels_come_first():
 
 def test_networks_of_patches_or_of_tokens_have_no_other_size():
     small = {"depth": 1, "dim": 8, "heads": 2}
-    with pytest.raises(InputError, match="a layer that belongs to one image size"):
+    with pytest.raises(InputError, match="a layer that depends on the image size"):
         resized(transformer(Patches((16, 16, 3)), Classification(3), **small), 32)
-    with pytest.raises(InputError, match=r"takes \(None, 12\), which are no images"):
+    with pytest.raises(InputError, match=r"input of shape \(None, 12\), not an image"):
         resized(transformer(Tokens(100, 12), Classification(3), **small), 32)
 
 
@@ -155,10 +155,10 @@ def test_a_mean_of_all_pixels_goes_along_and_one_of_each_pixel_does_not():
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda network: freeze(network, before="stage9"), "no layer's name begins with 'stage9'"),
-        (lambda network: reestimate_statistics(network, []), "there is no batch"),
+        (lambda network: freeze(network, before="stage9"), "no layer's name starts with 'stage9'"),
+        (lambda network: reestimate_statistics(network, []), "batches is empty"),
         (lambda network: reestimate_statistics(network, batches()) if freeze(network) else None, "no batch norm"),
-        (lambda network: reestimate_statistics(network, (batches()[0], np.arange(16))), "the batches are a tuple"),
+        (lambda network: reestimate_statistics(network, (batches()[0], np.arange(16))), "batches is a tuple"),
         (lambda network: resized(network, 0), "size is 0"),
     ],
 )
@@ -200,14 +200,15 @@ def test_resized_keeps_the_loss_scale_whatever_the_policy_is_now():
     assert isinstance(larger.optimizer, keras.optimizers.LossScaleOptimizer)
 
 
+@pytest.mark.thorough
 def test_a_copy_of_a_network_that_takes_pixels_as_they_are_refuses_others():
     images = keras.Input((8, 8, 3), dtype="uint8")
     network = cifar_resnet(26, input_tensor=keras.layers.Rescaling(1 / 255)(images))
     ones = np.ones((2, 8, 8, 3))
     copies = (roll, fold, feature_maps, lambda model: unroll(roll(model)))
     for copy in copies:
-        assert copy(network).predict(ones, verbose=0) is not None  # a network that takes others stays so
-    refuse_other_pixels(network)
+        assert copy(network).predict(ones, verbose=0) is not None  # without the check, other dtypes are accepted
+    require_uint8(network)
     for copy in copies:
         copy(network).predict(ones.astype("uint8"), verbose=0)
         with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
@@ -216,7 +217,7 @@ def test_a_copy_of_a_network_that_takes_pixels_as_they_are_refuses_others():
 
 def test_a_sequential_model_refuses_other_pixels_too():
     inputs = keras.Input((2,), dtype="uint8")
-    model = refuse_other_pixels(keras.Sequential([inputs, keras.layers.Rescaling(1 / 255)]))
+    model = require_uint8(keras.Sequential([inputs, keras.layers.Rescaling(1 / 255)]))
     assert model.predict(np.ones((1, 2), "uint8"), verbose=0).shape == (1, 2)
     with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
         model.predict(np.ones((1, 2)), verbose=0)

@@ -1,4 +1,4 @@
-"""Transformer networks: inputs, heads, both orders, rolled and not, saved, folded away in nothing."""
+"""Transformer networks: inputs, heads, both orders, rolled and unrolled, saved, quantized."""
 
 import keras
 import numpy as np
@@ -118,9 +118,10 @@ def test_roll_and_unroll_compute_the_same():
         np.testing.assert_allclose(array(other(padded)), array(model(padded)), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [deepnorm(3), {"placement": "no_norm", "shortcut": "scaled_residual"}])
 def test_trains(options):
-    """It learns to tell whether a token occurs, in a few steps."""
+    """In a few steps it learns to detect a token."""
     rng = np.random.default_rng(0)
     x = rng.integers(1, 20, size=(256, 12)).astype("int32")
     y = (x == 7).any(1).astype("int32")
@@ -132,12 +133,12 @@ def test_trains(options):
 
 
 def test_counts():
-    """By hand: four projections, two products of attention, two of the feed-forward network, and the head."""
+    """By hand: four projections, two attention products, two feed-forward layers, and the head."""
     model = transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, rolled=True)
     block = 10 * 8 * 8 * 4 + 2 * 10 * 10 * 8 + 2 * 10 * 8 * 32
     assert multiply_adds(model) == 10 * 3 * 8 + 2 * block + 8 * 2
-    written_out = transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, rolled=False)
-    assert multiply_adds(written_out) == multiply_adds(model)
+    unrolled = transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, rolled=False)
+    assert multiply_adds(unrolled) == multiply_adds(model)
     parameters = 3 * 8 + 8 + 10 * 8 + 2 * (4 * 64 + 4 * 8 + 2 * 8 * 32 + 32 + 8 + 4 * 8) + 2 * 8 + 8 * 2 + 2
     assert model.count_params() == parameters
     assert summarize(model).rows[-1].parameters == parameters
@@ -177,12 +178,14 @@ def quantizable(**options):
     return transformer(Series(10, 3), Forecast(2, 1), depth=2, dim=8, heads=2, **options)
 
 
+@pytest.mark.thorough
 def test_a_rolled_network_is_not_quantized_in_part_without_a_word():
-    """Keras would quantize the head, and leave the blocks as they are."""
+    """Keras would quantize the head but not the blocks."""
     with pytest.raises(InputError, match=r"encoder_stack runs one unit.*load the network again, and unroll it"):
         quantizable(rolled=True).quantize("int8")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode", ["int8", "int4"])
 def test_an_unrolled_network_is_quantized_and_says_that_it_cannot_be_saved_so(mode, tmp_path):
     model = unroll(quantizable(rolled=True))
@@ -197,7 +200,7 @@ def test_an_unrolled_network_is_quantized_and_says_that_it_cannot_be_saved_so(mo
             copy()
     with pytest.raises(InputError, match=r"save the network before you quantize it"):
         fold(model)
-    # The weights alone can be saved, for a network that is quantized alike.
+    # The weights alone can be saved, and loaded into a network that is quantized in the same way.
     other = unroll(quantizable(rolled=True))
     other.quantize(mode)
     model.save_weights(tmp_path / "model.weights.h5")

@@ -268,5 +268,5 @@ def test_a_checkpoint_with_a_false_size_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("about.npy", bytes(size))
     file.write_bytes(file.read_bytes().replace(size.to_bytes(4, "little"), (100).to_bytes(4, "little")))
-    with pytest.raises(InputError, match="unpacks to more than it is"):
+    with pytest.raises(InputError, match="unpacks to more than its size"):
         _read(file)

@@ -46,6 +46,7 @@ def weights(folder):
     return keras.models.load_model(folder / "model.keras").get_weights()
 
 
+@pytest.mark.thorough
 def test_taking_turns_changes_no_run(tmp_path):
     """Three epochs of each, one after the other in turns: the weights that each has when it is trained alone."""
     data = RunConfig().load_dataset()
@@ -67,6 +68,7 @@ def test_taking_turns_changes_no_run(tmp_path):
         assert [row["epoch"] for row in alone.metrics()] == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_a_comparison_stopped_in_its_second_run_leaves_both_to_be_resumed(tmp_path):
     recipe = Recipe("test", steps=4, batch_size=2_000, schedule=CosineSchedule(0.05))
     configs = orders(RunConfig(options={"depth": 8}, recipe=recipe, image_size=8))
@@ -90,6 +92,7 @@ def test_a_comparison_stopped_in_its_second_run_leaves_both_to_be_resumed(tmp_pa
     assert [len(RunFolder(resumed.path / name).metrics()) for name in configs] == [2, 2]
 
 
+@pytest.mark.thorough
 def test_the_time_of_a_run_leaves_out_that_of_the_other(tmp_path):
     recipe = Recipe("test", steps=4, batch_size=2_000, schedule=CosineSchedule(0.05))
     configs = orders(RunConfig(options={"depth": 8}, recipe=recipe, image_size=8))

@@ -73,6 +73,7 @@ if "BACKEND" == "tensorflow":
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("backend", "precision"), [("tensorflow", "mixed_bfloat16"), ("jax", "float32")])
 def test_two_deterministic_runs_have_the_same_weights_to_the_bit(tmp_path, backend, precision):
     pytest.importorskip(backend)
@@ -94,7 +95,7 @@ def test_jax_on_a_gpu_must_be_told_before_it_starts(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("keras_preact.training.device.keras.backend.backend", lambda: "jax")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
-    with pytest.raises(InputError, match="set XLA_FLAGS=--xla_gpu_deterministic_ops=true first"):
+    with pytest.raises(InputError, match="restart with XLA_FLAGS=--xla_gpu_deterministic_ops=true"):
         make_deterministic()
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
     make_deterministic()

@@ -88,7 +88,7 @@ def test_cosine():
 def test_another_length_keeps_the_proportions():
     short = RECIPES["paper"].with_steps(640)
     assert (short.schedule.drops, short.schedule.warmup_steps, short.steps) == ((320, 480), 4, 640)
-    with pytest.raises(InputError, match="training steps is 0; give a whole number of at least 1"):
+    with pytest.raises(InputError, match="training steps is 0; it must be an integer of at least 1"):
         short.with_steps(0)
 
 
@@ -262,7 +262,7 @@ def test_every_recipe_can_be_as_short_as_one_step(name):
 
 
 def test_kerass_weight_decay_is_refused_beside_ours():
-    with pytest.raises(InputError, match="decoupled decay, and would be a second one; give decay instead"):
+    with pytest.raises(InputError, match="decoupled decay to decay; use decay alone"):
         CoupledSGD(0.1, weight_decay=1e-4)
-    with pytest.raises(InputError, match="give decay instead"):
+    with pytest.raises(InputError, match="use decay alone"):
         CoupledSGD.from_config({**CoupledSGD(0.1).get_config(), "weight_decay": 0.0})

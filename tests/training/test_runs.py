@@ -17,7 +17,7 @@ from harness import (
 from keras_preact import InputError
 from keras_preact.training import RunFolder, RunLocked, next_free_folder
 from keras_preact.training.provenance import environment
-from keras_preact.training.runs import KINDS, LOCK, METRICS, described
+from keras_preact.training.runs import KINDS, LOCK, METRICS, metrics_summary
 
 
 def row(step):
@@ -27,7 +27,7 @@ def row(step):
 def test_a_run_never_overwrites_another(tmp_path):
     folder = RunFolder.create(tmp_path / "a" / "run")
     folder.update_record(status="running")
-    with pytest.raises(InputError, match="exists already and is not overwritten; name another folder"):
+    with pytest.raises(InputError, match="exists already and is not overwritten; choose another folder"):
         RunFolder.create(folder.path)
     assert RunFolder.open(folder.path).record() == {"status": "running"}
 
@@ -40,7 +40,7 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
     (tmp_path / "run").write_text("mine")
     with pytest.raises(InputError, match="exists already"):
         RunFolder.create(tmp_path / "run")
-    with pytest.raises(InputError, match="cannot make the folder"):
+    with pytest.raises(InputError, match="cannot create the folder"):
         RunFolder.create(tmp_path / "run" / "below")
     assert (tmp_path / "run").read_text() == "mine"
 
@@ -51,7 +51,7 @@ def test_a_run_is_held_by_one_at_a_time(tmp_path):
     with folder.held():
         assert same.is_taken()
         with (
-            pytest.raises(RunLocked, match="run is being trained by another process; wait for it, stop it first"),
+            pytest.raises(RunLocked, match="run is being trained by another process; wait for it, stop it, or"),
             same.held(),
         ):
             raise AssertionError
@@ -93,7 +93,7 @@ def with_metrics(path, steps=5):
     folder, rng = RunFolder.create(path), np.random.default_rng(0)
     rows = [{**dict.fromkeys(METRICS, 0.0), "test_loss": float(rng.random()), "step": 6 * k} for k in range(steps)]
     folder.write_metrics(rows)
-    folder.update_record(kind="training", status="running", metrics=described(rows))
+    folder.update_record(kind="training", status="running", metrics=metrics_summary(rows))
     return folder
 
 
@@ -175,7 +175,7 @@ def test_entries_of_another_type_are_refused_where_no_checksum_tells(tmp_path):
         for other in (None, True, "text", [1], {"a": 1}):
             folder.record_path.write_text(json.dumps({**record, key: other}))
             if not isinstance(other, KINDS[key]):
-                with pytest.raises(InputError, match=r"run\.json is damaged, or was edited"):
+                with pytest.raises(InputError, match=r"run\.json is damaged or was edited"):
                     folder.record()
         folder.record_path.write_text(json.dumps({name: record[name] for name in record if name != key}))
         with pytest.raises(InputError, match=f"run\\.json lacks {key}; "):
@@ -203,7 +203,7 @@ def test_a_record_that_was_edited_is_refused_and_one_without_a_checksum_is_read(
     folder.update_record(config={"seed": 3})
     text = folder.record_path.read_text()
     folder.record_path.write_text(text.replace('"seed": 3', '"seed": 4'))
-    with pytest.raises(InputError, match=r"run\.json is damaged, or was edited: .*; restore it or start a new run"):
+    with pytest.raises(InputError, match=r"run\.json is damaged or was edited; restore it or start a new run"):
         folder.record()
     (tmp_path / "run" / "checkpoints").mkdir()
     (tmp_path / "run" / "checkpoints" / "step-000000001.npz").touch()
@@ -252,5 +252,5 @@ def test_provenance_names_versions_commit_and_hardware_but_no_host_and_no_path()
 def test_the_old_name_of_an_error_still_works_and_warns():
     from keras_preact import training
 
-    with pytest.warns(DeprecationWarning, match="Taken is called RunLocked now"):
+    with pytest.warns(DeprecationWarning, match="Taken is deprecated; use RunLocked"):
         assert training.Taken is training.RunLocked

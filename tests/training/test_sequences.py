@@ -45,6 +45,7 @@ def config(network="prenorm_transformer", **changes):
     return RunConfig(network, OPTIONS, "made up", recipe=dataclasses.replace(RECIPE, **changes), seed=1)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_is_learned_and_recorded(task, tmp_path):
     data = made_up(task)
@@ -62,6 +63,7 @@ def test_every_task_is_learned_and_recorded(task, tmp_path):
         assert measured["test_error"] == pytest.approx(by_hand, rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [4, 6])
 def test_a_transformer_that_is_stopped_and_resumed_is_equal_to_the_bit(stop, tmp_path):
     data = made_up("classification")
@@ -107,11 +109,11 @@ def test_errors_are_percent_or_in_the_data_s_unit():
 
 def test_what_does_not_fit_is_refused(tmp_path, tiny_dataset):
     data = made_up("classification")
-    with pytest.raises(InputError, match="cifar_resnet takes images, and made up has sequences"):
-        start(dataclasses.replace(config(), network="cifar_resnet"), tmp_path / "a", dataset=data)
-    with pytest.raises(InputError, match="does not take these options"):
+    with pytest.raises(InputError, match="cifar_resnet accepts images, not sequences; use one of transformer"):
+        start(dataclasses.replace(config(), network="cifar_resnet", options={}), tmp_path / "a", dataset=data)
+    with pytest.raises(InputError, match="does not accept these options"):
         start(dataclasses.replace(config(), options={"bottleneck": True}), tmp_path / "b", dataset=data)
     folder = start(config(steps=6), tmp_path / "c", dataset=data)
-    with pytest.raises(InputError, match=r"the images of tiny are \(8, 8, 3\), the run's are \(8,\)"):
+    with pytest.raises(InputError, match=r"of tiny have shape \(8, 8, 3\); use data of the run's shape, \(8,\)"):
         evaluate(folder.path, dataset=tiny_dataset)
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()

@@ -82,6 +82,7 @@ def test_the_saved_model_takes_raw_images_and_does_not_augment(whole, tiny_datas
     assert model.input_shape == (None, 8, 8, 3)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stop", [3, 6, 7, 13])
 def test_a_run_that_is_stopped_and_resumed_is_equal_to_the_bit(whole, tiny_dataset, tmp_path, stop):
     """In the middle of an epoch, at its end, just after it, and in a last epoch that is cut short."""
@@ -116,6 +117,7 @@ def flip(path):
     path.write_bytes(content)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", [lose_all, lose_a_row, flip])
 def test_a_run_goes_on_whatever_has_become_of_its_metrics(damage, whole, tiny_dataset, tmp_path):
     """The checkpoint has them too."""
@@ -157,7 +159,7 @@ def test_a_run_does_not_go_on_with_another_configuration(with_checksum, tiny_dat
         folder.update_record(**record)
     else:
         folder.record_path.write_text(json.dumps(record))
-    with pytest.raises(InputError, match=r"the configuration in run\.json is not the one .*: seed changed; delete"):
+    with pytest.raises(InputError, match=r"the configuration in run\.json differs from that of .* in seed; delete"):
         resume(folder.path, dataset=tiny_dataset)
     folder.record_path.unlink()
     assert RunConfig.from_dict(folder.record()["config"]) == CONFIG
@@ -176,6 +178,7 @@ def test_the_comparison_above_can_fail(whole, tiny_dataset, tmp_path):
     assert rows_without_time(other) != rows_without_time(whole)
 
 
+@pytest.mark.thorough
 def test_a_run_that_is_stopped_twice(whole, tiny_dataset, tmp_path):
     with pytest.raises(Interrupted):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
@@ -231,6 +234,7 @@ class StopTraining(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("when", "step"), [({"epoch": 0}, 6), ({"step": 3}, 3), ({"step": 8}, 8)])
 def test_a_run_that_a_callback_ends_is_none_of_its_length_and_can_go_on(when, step, whole, tiny_dataset, tmp_path):
     with pytest.raises(InputError, match=f"a callback stopped the training after step {step} of 14"):
@@ -288,6 +292,7 @@ def test_signals_are_handed_back_after_a_run(whole):
     assert signal.getsignal(signal.SIGINT) is SIGINT_BEFORE
 
 
+@pytest.mark.thorough
 def test_dropout_and_drop_path_resume_too(tiny_dataset, tmp_path):
     config = dataclasses.replace(CONFIG, options={"depth": 8, "shortcut": "dropout", "drop_path": 0.3})
     straight = start(config, tmp_path / "straight", dataset=tiny_dataset)
@@ -316,6 +321,7 @@ def test_mixed_precision_trains_and_sets_the_policy_back(precision, tiny_dataset
 HALF = {"precision": "mixed_float16"}, {"options": {**CONFIG.options, "dtype": "mixed_float16"}}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", HALF)
 def test_float16_scales_its_loss_and_does_so_again_when_it_is_loaded(how, tiny_dataset, tmp_path):
     """However it is loaded: the loss scale is a part of the saved optimizer, with its state."""
@@ -345,6 +351,7 @@ def test_a_forecasters_loss_is_scaled_too():
     assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
 
 
+@pytest.mark.thorough
 def test_a_trained_network_refuses_pixels_that_are_not_uint8(whole, tiny_dataset, tmp_path):
     """Keras would cast pixels from 0 to 1 to 0: wherever it is called, built, loaded or trained further."""
     images, labels = tiny_dataset.test.images, tiny_dataset.test.labels
@@ -374,10 +381,11 @@ def resized_alike(run):
 
 def test_images_of_another_dtype_are_no_data_to_train_or_evaluate_on(whole, tiny_dataset):
     images, labels = tiny_dataset.test.images, tiny_dataset.test.labels
-    with pytest.raises(InputError, match="are not uint8; give pixels from 0 to 255"):
+    with pytest.raises(InputError, match="are not uint8; pass pixels from 0 to 255"):
         evaluate(whole.path, dataset=from_arrays(images / 255, labels, images, labels))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("remains", [None, "folder", "another file"])
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(remains, tiny_dataset, tmp_path):
     with pytest.raises(Interrupted):
@@ -389,7 +397,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(remains, tiny_dat
     if remains == "another file":
         (folder.checkpoints_path / "step-000000007.partial").write_bytes(b"")
     before = folder.record_path.read_bytes(), folder.metrics_path.read_bytes()
-    with pytest.raises(InputError, match=r"trained for 7 steps, but checkpoints/ in it holds no checkpoint; restore"):
+    with pytest.raises(InputError, match=r"but its folder checkpoints/ contains no checkpoint; restore"):
         resume(folder.path, dataset=tiny_dataset)
     assert (folder.record_path.read_bytes(), folder.metrics_path.read_bytes()) == before
 
@@ -465,10 +473,10 @@ def test_the_networks_of_runs_are_rolled_where_that_pays_unless_the_options_say(
 def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
     for change, message in (
         ({"options": {"depth": 21}}, "nearest depths that are: 20, 26"),
-        ({"options": {"deepness": 20}}, "does not take these options"),
+        ({"options": {"deepness": 20}}, "does not accept these options"),
         ({"network": "resnet"}, "unknown network 'resnet'"),
         ({"precision": "float8"}, "unknown precision 'float8'"),
-        ({"recipe": dataclasses.replace(RECIPE, batch_size=61)}, "does not fit 60 training images"),
+        ({"recipe": dataclasses.replace(RECIPE, batch_size=61)}, "does not fit 60 training examples"),
     ):
         with pytest.raises(InputError, match=message):
             start(dataclasses.replace(CONFIG, **change), tmp_path / "run", dataset=tiny_dataset)
@@ -485,7 +493,7 @@ def test_other_data_than_the_run_began_with_are_refused(tiny_dataset, tmp_path):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
     train, test = tiny_dataset.train, tiny_dataset.test
     other = from_arrays(train.images + 1, train.labels, test.images, test.labels, name="tiny")
-    with pytest.raises(InputError, match=r"are not those that .* began with"):
+    with pytest.raises(InputError, match=r"differ from those that .* started with"):
         resume(tmp_path / "run", dataset=other)
 
 
@@ -504,21 +512,21 @@ def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path
     arrays = from_arrays(images, labels, images, labels, class_names=bundled_cifar10().class_names)
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "a", arrays)
     assert run.record()["config"]["dataset"] == "arrays"
-    with pytest.raises(InputError, match="if the run was given arrays, give them again"):
+    with pytest.raises(InputError, match="if the run was trained on arrays, pass them again"):
         evaluate(run.path)
     part = dataclasses.replace(arrays, name="bundled")  # as if they were all of it
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "b", part)
-    with pytest.raises(InputError, match=r"the data are not those that .* began with \(bundled\)"):
+    with pytest.raises(InputError, match=r"the data differ from those that .* started with \(bundled\)"):
         evaluate(run.path)
     assert evaluate(run.path, part).keys() == {"test_loss", "test_error"}
 
 
 def test_evaluation_of_other_data_checks_shape_and_classes(whole):
     x = np.zeros((4, 16, 16, 3), "uint8")
-    with pytest.raises(InputError, match=r"are \(16, 16, 3\), the run's are \(8, 8, 3\)"):
+    with pytest.raises(InputError, match=r"have shape \(16, 16, 3\); use data of the run's shape, \(8, 8, 3\)"):
         evaluate(whole.path, dataset=from_arrays(x, [0, 1] * 2, x, [0, 1] * 2))
     x = np.zeros((5, 8, 8, 3), "uint8")
-    with pytest.raises(InputError, match="has 5 classes, the run's network tells 3 apart"):
+    with pytest.raises(InputError, match="has 5 classes, but the run's network has 3; use data with at most 3"):
         evaluate(whole.path, dataset=from_arrays(x, range(5), x, range(5)))
 
 
@@ -534,7 +542,7 @@ def test_evaluation_of_an_unfinished_run_says_how_to_finish_it(tiny_dataset, tmp
 
 def test_a_run_whose_weights_were_not_kept_says_so(whole, tmp_path):
     (tmp_path / "run.json").write_bytes(whole.record_path.read_bytes())
-    with pytest.raises(InputError, match=r"are not kept here \(model.keras is missing\); train it again"):
+    with pytest.raises(InputError, match=r"are not stored \(model.keras is missing\); train it again"):
         evaluate(tmp_path)
 
 
@@ -571,7 +579,7 @@ class Poison(keras.callbacks.Callback):
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="a weight cannot be changed in the middle of fit on JAX")
 def test_a_loss_that_is_no_number_ends_the_run_and_names_step_batch_and_checkpoint(tiny_dataset, tmp_path):
-    words = r"the loss is nan at step 9, of the training examples [\d, ]+…; the state after step 6 is kept"
+    words = r"the loss is nan at step 9 \(training examples [\d, ]+…\); the state after step 6 is saved"
     with pytest.raises(Diverged, match=words):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[Poison(8, "logits")])
     folder = RunFolder.open(tmp_path / "run")
@@ -594,7 +602,7 @@ def test_weights_that_are_lost_while_the_loss_looks_well_are_noticed_before_they
 
 def test_a_rate_that_is_far_too_large_ends_it_before_any_state_is_kept(tiny_dataset, tmp_path):
     recipe = dataclasses.replace(RECIPE, schedule=CosineSchedule(1e30))
-    with pytest.raises(Diverged, match="no state was kept before it"):
+    with pytest.raises(Diverged, match="no checkpoint was saved"):
         start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "run", dataset=tiny_dataset)
 
 

@@ -1,0 +1,90 @@
+"""The arguments that every residual network accepts, documented once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_preact.models.profiles import Conventions
+
+_FROM_PROFILE = ("shape_change", "stride_on", "momentum", "epsilon", "kernel_initializer", "biases")
+_OF_UNITS = ("groups", "width_per_group", "normalization", "zero_init_residual", "data_format")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """Keyword arguments of `cifar_resnet`, `imagenet_resnet` and the networks made by them.
+
+    Attributes:
+        remat: activation checkpointing of the units after the first of each stage, to save memory: `"none"` (default),
+            `"unit"` or `"segment"`; see `UnitStack`.
+        profile: the code base to follow where implementations differ: a name in `PROFILES`. It decides `shape_change`,
+            `stride_on`, `momentum`, `epsilon`, `kernel_initializer` and `biases` if they are `None`, and some details
+            of the stem, the first unit and the head. Default `"paper"`.
+        shape_change: how a unit changes the shape: `"projection"` (the paper) or `"option_a"`.
+        stride_on: the strided convolution of a bottleneck: `"3x3"` (the paper's profile) or `"1x1"`.
+        groups, width_per_group: of the bottlenecks (ResNeXt); see `ResidualUnit`.
+        normalization: `"batch"` (default), `"group"`, `"layer"` or `"none"`.
+        momentum, epsilon: of the normalization; 0.9 and 1e-5 in the paper's profile.
+        kernel_initializer, biases: of the convolutions; see `ResidualUnit`.
+        drop_path: probability of dropping the last unit's branch in training (stochastic depth). It grows linearly
+            from 0 at the first unit. Default 0.
+        zero_init_residual: whether to initialize every branch to F = 0. Default `False`.
+        include_top: whether the network ends with pooling and a dense layer. Default `True`.
+        weights: the path of a weights file of this network. Default `None`: random weights.
+        input_tensor: a Keras tensor to build on, instead of a new input.
+        pooling: global pooling without top: `None` (default), `"avg"` or `"max"`.
+        classifier_activation: of the dense layer. Default `None`: the model outputs logits.
+        data_format: `"channels_last"` or `"channels_first"`. Default: Keras's setting.
+        dtype: dtype or dtype policy of the layers. Default: Keras's setting. Logits are always float32.
+        name: of the model. Default: for example `"resnet110_full_preactivation"`.
+    """
+
+    remat: bool | str = False
+    profile: str = "paper"
+    shape_change: str | None = None
+    stride_on: str | None = None
+    groups: int = 1
+    width_per_group: int = 64
+    normalization: str = "batch"
+    momentum: float | None = None
+    epsilon: float | None = None
+    kernel_initializer: Any = None
+    biases: str | None = None
+    drop_path: float = 0.0
+    zero_init_residual: bool = False
+    include_top: bool = True
+    weights: str | Path | None = None
+    input_tensor: Any = None
+    pooling: str | None = None
+    classifier_activation: Any = None
+    data_format: str | None = None
+    dtype: Any = None
+    name: str | None = None
+
+    def of_units(self, conventions: Conventions) -> dict[str, Any]:
+        """Return the arguments of every `ResidualUnit`, with the conventions in place of those that are `None`."""
+        chosen = {name: getattr(self, name) for name in _FROM_PROFILE}
+        return {**{name: getattr(self, name) for name in _OF_UNITS}, **conventions.unit_options(**chosen)}
+
+
+def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., keras.Model]:
+    """Show `NetworkOptions` in the signature of a builder that passes them on as `**options`.
+
+    >>> from keras_preact.models import cifar_resnet
+    >>> inspect.signature(cifar_resnet).parameters["profile"].default
+    'paper'
+    """
+    signature = inspect.signature(builder)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in fields(NetworkOptions)
+    ]
+    builder.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return builder

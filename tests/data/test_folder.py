@@ -1,0 +1,140 @@
+"""Folders: images of all kinds, and what is refused."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keras_preact import InputError
+from keras_preact.data import ArraySplit, from_folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, count in (("train", 3), ("val", 2)):
+        for number, name in enumerate(("cats", "dogs")):
+            (tmp_path / split / name).mkdir(parents=True)
+            for k in range(count):
+                image = np.full((20, 30, 3), 100 * number + k, "uint8")
+                Image.fromarray(image).save(tmp_path / split / name / f"{k}.png")
+    return tmp_path
+
+
+def test_a_folder_of_class_folders(folder):
+    data = from_folder(folder, image_size=16)
+    assert (data.class_names, data.image_shape) == (("cats", "dogs"), (16, 16, 3))
+    images, labels = data.train.batch(np.arange(6))
+    assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert images[:, 3, 4, 1].tolist() == [0, 1, 2, 100, 101, 102]
+
+
+def test_a_folder_can_be_copied_and_pickled(folder):
+    data = from_folder(folder, image_size=16)
+    images, _ = data.train.batch(np.arange(6))
+    for other in (copy.deepcopy(data), copy.copy(data.train), pickle.loads(pickle.dumps(data))):
+        split = getattr(other, "train", other)
+        np.testing.assert_array_equal(split.batch(np.arange(6))[0], images)
+
+
+def test_images_at_other_sizes_are_center_crops(folder):
+    Image.fromarray(np.arange(600, dtype="uint8").reshape(20, 30)).save(folder / "val" / "cats" / "0.png")
+    test = from_folder(folder, image_size=16).test
+    whole, part = test.at(20, short_side=20).batch(np.arange(1))[0], test.at(10, short_side=20).batch(np.arange(1))[0]
+    np.testing.assert_array_equal(whole[:, 5:15, 5:15], part)
+    np.testing.assert_array_equal(test.at(16).batch(np.arange(4))[0], test.batch(np.arange(4))[0])
+    with pytest.raises(InputError, match="a crop of 16 pixels does not fit a short side of 12"):
+        test.at(16, short_side=12)
+
+
+def test_images_of_one_size_are_averaged_down_like_arrays(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3)).astype("uint8")
+    for k, image in enumerate(images):
+        for split in ("train", "test"):
+            path = tmp_path / split / "ab"[k % 2] / f"{k}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image).save(path)
+    found = from_folder(tmp_path, image_size=16).train.batch(np.arange(4))[0]
+    expected = ArraySplit(images[[0, 2, 1, 3]], [0, 0, 1, 1]).at(16).images
+    assert np.abs(found.astype(int) - expected).max() <= 1  # Pillow rounds after each direction
+
+
+def test_gray_and_transparent_images_become_rgb(folder):
+    Image.fromarray(np.full((40, 40), 7, "uint8")).save(folder / "train" / "cats" / "gray.png")
+    Image.fromarray(np.full((40, 40, 4), 7, "uint8")).save(folder / "train" / "cats" / "transparent.png")
+    images, _ = from_folder(folder).train.batch(np.arange(5))
+    assert images.shape == (5, 32, 32, 3)
+
+
+@pytest.mark.parametrize("file", ["deep.png", "deep.tif", "float.tif"])
+def test_an_image_of_more_than_8_bits_is_refused_and_not_clipped_at_255(folder, file):
+    pixels = np.arange(0, 65536, 41).reshape(41, 39).astype("float32" if "float" in file else "uint16")
+    Image.fromarray(pixels).save(folder / "train" / "cats" / file)
+    with pytest.raises(InputError, match=f"cats/{file} has pixels of more than 8 bits .*; scale them to 0 to 255"):
+        from_folder(folder).train.batch(np.arange(5))
+    assert from_folder(folder, skip_corrupt=True).skipped == (f"train/cats/{file}",)
+
+
+ORIENTATION = 0x0112
+
+
+def stored_with(orientation, upright):
+    """Return an image as a camera stores it with an EXIF orientation from 1 to 8."""
+    turn = Image.Transpose
+    stored = {2: [turn.FLIP_LEFT_RIGHT], 3: [turn.ROTATE_180], 4: [turn.FLIP_TOP_BOTTOM], 5: [turn.TRANSPOSE]}
+    stored |= {6: [turn.ROTATE_90], 7: [turn.TRANSVERSE], 8: [turn.ROTATE_270]}
+    for step in stored.get(orientation, []):
+        upright = upright.transpose(step)
+    return upright
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "webp", "tif"])
+def test_exif_orientations_are_respected(folder, ending):
+    """All eight show the same picture: a dark corner on a light background."""
+    pixels = np.full((40, 60, 3), 200, "uint8")
+    pixels[:15, :25] = 10
+    expected = None
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[ORIENTATION] = orientation
+        options = {} if ending == "tif" else {"quality": 100}
+        stored = stored_with(orientation, Image.fromarray(pixels))
+        stored.save(folder / "train" / "cats" / f"-first.{ending}", exif=exif, **options)
+        image = from_folder(folder).train.batch(np.arange(1))[0][0].astype(int)
+        expected = image if expected is None else expected
+        assert image.shape == (32, 32, 3) and np.abs(image - expected).max() < 60, orientation
+        assert image[0, 0].max() < 40 and image[-1, -1].min() > 160 and image[-1, 0].min() > 160, orientation
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0II*\0" + b"\xff" * 40, b"\0" * 30, b"Exif\0\0MM\0*\0\0"])
+def test_images_with_damaged_exif_tags_are_read_as_stored(folder, exif):
+    Image.fromarray(np.full((40, 60, 3), 200, "uint8")).save(folder / "train" / "cats" / "-first.jpg", exif=exif)
+    assert from_folder(folder).train.batch(np.arange(1))[0].min() > 190
+
+
+def test_a_truncated_image_is_named(folder):
+    broken = folder / "train" / "dogs" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:40])
+    with pytest.raises(InputError, match=r"train/dogs/1.png cannot be read .*replace or remove it"):
+        from_folder(folder).train.batch(np.arange(6))
+
+
+def test_bad_folders_are_refused(folder, tmp_path):
+    with pytest.raises(InputError, match="there is no folder"):
+        from_folder(tmp_path / "nothing")
+    with pytest.raises(InputError, match="has no train/ or no test/ folder"):
+        from_folder(folder / "train")
+    with pytest.raises(InputError, match="at least 8 pixels"):
+        from_folder(folder, image_size=4)
+    (folder / "train" / "birds").mkdir()
+    with pytest.raises(InputError, match="differ in the classes birds"):
+        from_folder(folder)
+    (folder / "val" / "birds").mkdir()
+    with pytest.raises(InputError, match="train/birds has no images"):
+        from_folder(folder)
+
+
+def test_some_classes_of_a_folder(folder):
+    names = from_folder(folder).class_names
+    assert from_folder(folder).only(names[::-1]).class_names == names[::-1]

@@ -1,0 +1,50 @@
+"""The keyword arguments that all residual networks share."""
+
+import dataclasses
+import inspect
+
+import pytest
+
+from keras_preact.models import NetworkOptions, cifar_resnet, imagenet_resnet
+from keras_preact.models.profiles import PAPER, Conventions
+
+
+@pytest.mark.parametrize("builder", [cifar_resnet, imagenet_resnet])
+def test_a_builder_shows_them_in_its_signature(builder):
+    parameters = inspect.signature(builder).parameters
+    for field in dataclasses.fields(NetworkOptions):
+        assert parameters[field.name].default == field.default
+        assert parameters[field.name].kind == inspect.Parameter.KEYWORD_ONLY
+    assert list(parameters)[:3] == ["depth", "placement", "shortcut"] and "options" not in parameters
+
+
+@pytest.mark.parametrize("builder", [cifar_resnet, imagenet_resnet])
+def test_an_unknown_one_is_named(builder):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'stride_one'"):
+        builder(stride_one="1x1")
+
+
+def test_every_one_is_documented():
+    for field in dataclasses.fields(NetworkOptions):
+        assert any(
+            field.name in line.split(":")[0] for line in NetworkOptions.__doc__.splitlines() if line.startswith(" " * 8)
+        )
+
+
+def test_units_get_the_profiles_choice_unless_one_is_given():
+    other = Conventions(stride_on="1x1", momentum=0.99, biases="all")
+    assert NetworkOptions().of_units(PAPER) == {
+        "groups": 1,
+        "width_per_group": 64,
+        "normalization": "batch",
+        "zero_init_residual": False,
+        "data_format": None,
+        "shape_change": "projection",
+        "stride_on": "3x3",
+        "momentum": 0.9,
+        "epsilon": 1e-5,
+        "kernel_initializer": "he_by_fan_out",
+        "biases": "none",
+    }
+    given = NetworkOptions(groups=2, momentum=0.5).of_units(other)
+    assert (given["groups"], given["momentum"], given["stride_on"], given["biases"]) == (2, 0.5, "1x1", "all")
