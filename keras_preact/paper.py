@@ -8,6 +8,7 @@ This module imports nothing from the package.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -320,3 +321,13 @@ MISQUOTATIONS = (
     ),
 )
 """Claims in other texts, and their corrections."""
+
+
+def in_words(name: str) -> str:
+    """Return the name of a network, placement or shortcut as a label, in the words of the paper.
+
+    >>> in_words("resnet20_full_preactivation"), in_words("bn_after_addition"), in_words("relu_only_preactivation")
+    ('ResNet-20, full pre-activation', 'BN after addition', 'ReLU-only pre-activation')
+    """
+    name = re.sub(r"^resnet(\d+)_", r"ResNet-\1, ", name).replace("_", " ").replace("preactivation", "pre-activation")
+    return re.sub(r"\brelu\b", "ReLU", re.sub(r"\bbn\b", "BN", name)).replace(" only pre", "-only pre")

@@ -236,13 +236,8 @@ class TestCommandLine:
 
         with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch().context() as patch:
             patch.chdir(folder)
-            for work in (
-                "training.start",
-                "analysis.inspect_model",
-                "experiments.run_missing",
-                "experiments.run_in_workers",
-            ):
-                patch.setattr(f"keras_preact.{work}", enough)
+            for work in ("train.start", "inspect.inspect_model", "reproduce.run_missing", "reproduce.run_in_workers"):
+                patch.setattr(f"keras_preact.cli.{work}", enough)
             lines = []
             patch.setattr("sys.stderr", type("Errors", (), {"write": lambda self, x: lines.append(x), "flush": id})())
             status = main([*command.split(), *words])

@@ -113,6 +113,6 @@ def test_the_text_of_a_figure():
 
 def test_other_files_are_not_touched(tmp_path):
     (tmp_path / "thesis.txt").write_text("mine")
-    with pytest.raises(FileExistsError, match="holds other files"):
+    with pytest.raises(FileExistsError, match="contains other files"):
         build(tmp_path)
     assert (tmp_path / "thesis.txt").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""Ways to use a Keras layer or model, tried with ours. `python tests/test_uses.py` writes docs/uses.md from them."""
+"""Ways to use a Keras layer or model, tested with ours. `python tests/test_uses.py` writes docs/uses.md from them."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ USES = []
 
 
 def use(group, words, *, on=("tensorflow", "jax", "torch")):
-    """Register a test: its heading and its line on the page, and the backends that have what it uses."""
+    """Register a test: its heading and its line on the page, and the backends that it runs on."""
 
     def register(function):
         USES.append((group, words, on, function))
@@ -63,7 +63,7 @@ def differs(before, after):
 # ---- building -----------------------------------------------------------------------------------------------------
 
 
-@use("Building", "a unit in the functional API, between layers of Keras")
+@use("Building", "a unit between Keras layers in the functional API")
 def functional(tmp_path):
     inputs = keras.Input((8, 8, 3))
     x = PreActBasicBlock(8)(keras.layers.Conv2D(8, 3, padding="same")(inputs))
@@ -114,7 +114,7 @@ def list_in_a_layer(tmp_path):
     assert tuple(rows(X).shape) == X.shape and len(rows.trainable_variables) == 2 * 6
 
 
-@use("Building", "one unit called twice: shared weights")
+@use("Building", "one unit called twice (shared weights)")
 def shared(tmp_path):
     unit, inputs = PreActBasicBlock(3), keras.Input((8, 8, 3))
     twice = keras.Model(inputs, unit(unit(inputs)))
@@ -137,7 +137,7 @@ def two_networks(tmp_path):
     assert fit(compiled(model))["loss"]
 
 
-@use("Building", "a network on preprocessing layers, by `input_tensor`")
+@use("Building", "a network after preprocessing layers: `input_tensor`")
 def input_tensor(tmp_path):
     images = keras.Input((8, 8, 3))
     model = cifar_resnet(8, classes=3, input_tensor=keras.layers.Rescaling(2.0)(keras.layers.RandomFlip()(images)))
@@ -145,7 +145,7 @@ def input_tensor(tmp_path):
     same(lambda x: model(x, training=False), lambda x: alone(2 * x))
 
 
-@use("Building", "`TimeDistributed`: a network on each image of a sequence")
+@use("Building", "a network on each image of a sequence: `TimeDistributed`")
 def time_distributed(tmp_path):
     backbone = network(include_top=False, pooling="avg")
     frames = np.stack([X[:2], X[2:4]], axis=1)
@@ -160,7 +160,7 @@ def nested_stacks(tmp_path):
     assert tuple(stack(X).shape) == X.shape
 
 
-@use("Building", "a stack of a layer of Keras")
+@use("Building", "a stack of a Keras layer")
 def stack_of_keras(tmp_path):
     stack = UnitStack(keras.layers.Dense(3), 4, rolled=True)
     assert tuple(stack(X).shape) == X.shape and tuple(stack.trainable_variables[0].shape) == (4, 3, 3)
@@ -196,13 +196,13 @@ def tiny_images(tmp_path):
     assert array(feature_maps(network())(X)["stage3"]).shape == (8, 2, 2, 64)
 
 
-@use("Inputs", "images of several sizes through one network")
+@use("Inputs", "images of several sizes in one network")
 def open_size(tmp_path):
     model = cifar_resnet(8, include_top=False, input_shape=(None, None, 3))
     assert [tuple(model(np.zeros((1, n, n, 3), "float32")).shape) for n in (8, 20)] == [(1, 2, 2, 64), (1, 5, 5, 64)]
 
 
-@use("Inputs", "one channel, or twelve")
+@use("Inputs", "images with one or twelve channels")
 def other_channels(tmp_path):
     for channels in (1, 12):
         model = cifar_resnet(8, input_shape=(16, 16, channels), classes=3)
@@ -223,7 +223,7 @@ def float64(tmp_path):
     same(model, lambda x: model(x.astype("float64")))
 
 
-@use("Inputs", "a padding mask through a Transformer block")
+@use("Inputs", "a padding mask in a Transformer block")
 def masks(tmp_path):
     block, x = PreNormEncoderBlock(heads=2), RNG.normal(size=(2, 5, 8)).astype("float32")
     mask = np.array([[True] * 3 + [False] * 2] * 2)
@@ -386,7 +386,7 @@ def early_stopping(tmp_path):
     assert len(fit(compiled(), epochs=5, callbacks=[stop])["loss"]) < 5
 
 
-@use("Training", "`ModelCheckpoint` of the weights alone")
+@use("Training", "`ModelCheckpoint` of the weights only")
 def checkpoint_weights(tmp_path):
     model = compiled()
     fit(model, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "w.weights.h5", save_weights_only=True)])
@@ -415,7 +415,7 @@ def penalty(tmp_path):
     assert len(model.losses) == 1 and np.isfinite(fit(model)["loss"]).all()
 
 
-@use("Training", "freezing by the usual loop over the layers")
+@use("Training", "freezing in a loop over the layers")
 def freezing(tmp_path):
     model = network()
     for layer in model.layers[:-1]:
@@ -425,7 +425,7 @@ def freezing(tmp_path):
     assert not differs(before, weights(model.layers[1])) and len(model.trainable_variables) == 2
 
 
-@use("Training", "freezing the batch norms alone, rolled stacks included: `freeze_batch_norms`")
+@use("Training", "freezing only the batch norms, also in rolled stacks: `freeze_batch_norms`")
 def frozen_norms(tmp_path):
     model = network(rolled=True)
     assert freeze_batch_norms(model) == 7
@@ -487,7 +487,7 @@ def grad_cam(tmp_path):
     assert found.shape == (8, 2, 2)
 
 
-@use("Looking inside", "`summary`, also of what is inside")
+@use("Looking inside", "`summary`, with nested layers")
 def summary(tmp_path):
     lines = []
     network().summary(print_fn=lambda line, **options: lines.append(line), expand_nested=True)
@@ -528,7 +528,7 @@ def save_weights(tmp_path):
     same(model, other)
 
 
-@use("Copying and saving", "`clone_model`, and clones of layers by their configuration")
+@use("Copying and saving", "`clone_model`, and copies of layers from their configurations")
 def clone(tmp_path):
     model = network()
     copied = keras.models.clone_model(model)
@@ -561,14 +561,14 @@ def deep_copy(tmp_path):
     assert differs(weights(model), weights(other))
 
 
-@use("Copying and saving", "from a layer a unit to a loop, and back: `roll`, `unroll`")
+@use("Copying and saving", "conversion between one layer per unit and a loop: `roll`, `unroll`")
 def rolling(tmp_path):
     model = cifar_resnet(20, input_shape=(8, 8, 3), classes=3)
     rolled = roll(model)
     same(model, rolled), same(model, unroll(rolled))
 
 
-@use("Copying and saving", "without batch norms after convolutions: `fold`")
+@use("Copying and saving", "folding batch norms into convolutions: `fold`")
 def folding(tmp_path):
     model = network(placement="original")
     same(model, fold(model), tolerance=1e-4)
@@ -639,7 +639,7 @@ def predict(tmp_path):
     np.testing.assert_allclose(model.predict(X, batch_size=3, verbose=0), array(model(X)), rtol=1e-4, atol=1e-4)
 
 
-@use("Running", "the Transformer as a layer: attention over words")
+@use("Running", "a Transformer on tokens")
 def words(tmp_path):
     model = prenorm_transformer(depth=1, dim=8, heads=2)
     tokens = np.ones((2, *model.input_shape[1:]), model.inputs[0].dtype)
@@ -654,7 +654,7 @@ def cleared(tmp_path):
     np.testing.assert_array_equal(before, array(model(X)))
 
 
-@use("Running", "another global data format or policy than when it was built")
+@use("Running", "a global data format or policy that changed after building")
 def other_settings(tmp_path):
     model = network()
     before = array(model(X))
@@ -681,14 +681,14 @@ def page():
     lines = [
         "# Ways to use a layer or a network",
         "",
-        f"{len(USES)} ways to use Keras layers and models. Each is tried with those of this package, by a test of that",
-        "name in `tests/test_uses.py`. Where a backend is named, only that one has what is used.",
+        f"{len(USES)} ways to use Keras layers and models. Each has a test in `tests/test_uses.py` with layers and models of",
+        "this package, on the backends in the last column.",
     ]
     for group in dict.fromkeys(group for group, *_ in USES):
-        lines += ["", f"## {group}", "", "| way | test | where |", "|---|---|---|"]
+        lines += ["", f"## {group}", "", "| way | test | backends |", "|---|---|---|"]
         for found, words, on, act in USES:
             if found == group:
-                where = "everywhere" if len(on) == 3 else ", ".join(NAMES[name] for name in on)
+                where = "all" if len(on) == 3 else ", ".join(NAMES[name] for name in on)
                 lines.append(f"| {words} | `{act.__name__}` | {where} |")
     return "\n".join(lines) + "\n"
 

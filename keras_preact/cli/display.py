@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_preact.console import ProgressBar, SideBySide, console, say, table
+from keras_preact.paper import in_words
 from keras_preact.training import RunConfig, RunFolder
-from keras_preact.training.comparison import in_words
 from keras_preact.training.distribute import is_chief
 
 

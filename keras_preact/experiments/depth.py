@@ -23,9 +23,9 @@ from keras_preact.experiments.tables import (
     ORDERS,
     PAPERS_RATE,
     RATES,
-    WORDS,
     confirmed_rates,
 )
+from keras_preact.paper import in_words
 
 WORKS_BELOW = 80.0
 """In the screening a learning rate works if its test error (%) is below this: ten points below chance."""
@@ -276,7 +276,7 @@ def _smaller(confirmation: Errors) -> tuple[str, str]:
 
     def describe(depth: int) -> str:
         first, second = (confirmed_best(confirmation, order, depth) for order in ORDERS)
-        rates = f"the best rates ({WORDS[ORDERS[0]]} {first:g}, {WORDS[ORDERS[1]]} {second:g})"
+        rates = f"the best rates ({in_words(ORDERS[0])} {first:g}, {in_words(ORDERS[1])} {second:g})"
         return f"{depth} layers {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}"
 
     text = "; ".join(map(describe, deep))

@@ -16,7 +16,8 @@ from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
 from keras_preact.experiments.report import Line, lines, machine, markdown, title_of, verdict
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, WORDS
+from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE
+from keras_preact.paper import in_words
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
 
@@ -207,7 +208,7 @@ def _demo_runs(store: Store) -> dict[str, list[Run]]:
 def demo_claim(store: Store) -> str:
     """Return the finding of the demo's runs, the sentence under the figure in the project's README.md."""
     runs = _demo_runs(store)
-    (first, one), (second, other) = ((WORDS[order], [run.error for run in found]) for order, found in runs.items())
+    (first, one), (second, other) = ((in_words(order), [run.error for run in found]) for order, found in runs.items())
     steps = get_recipe("demo").steps
     return (
         f"After {steps} steps the mean test error is {statistics.mean(one):.1f} % in the {first} order and "
@@ -246,7 +247,7 @@ def _tuning(screening: depth.Errors) -> str:
     found = depth.tuning(screening)
     if not found:
         return ""
-    first, second = (WORDS[order] for order in ORDERS)
+    first, second = (in_words(order) for order in ORDERS)
     at = f"at {PAPERS_RATE:g}"
     heads = ["layers", f"{first} {at}", f"{second} {at}", "gap", f"{first}, best", f"{second}, best", "gap of the best"]
     rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
@@ -330,16 +331,12 @@ def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
     parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", *rows, ""])]
     for count in sorted({len(entry.forward) for entry in found.values()}):
         same = {
-            _in_words(entry): (entry.forward, entry.gradient) for entry in found.values() if len(entry.forward) == count
+            f"{in_words(entry.model)}, {entry.state}": (entry.forward, entry.gradient)
+            for entry in found.values()
+            if len(entry.forward) == count
         }
         parts.append(_drawn(profiles_figure(same, f"{count} units"), results, f"profiles-{count}-units"))
     return parts
-
-
-def _in_words(entry: Any) -> str:
-    """Return the name of an inspected network for a figure."""
-    order = next((words for order, words in WORDS.items() if entry.model.endswith(order)), entry.model)
-    return f"{order}, {entry.state}"
 
 
 PROFILE_COLUMNS = (

@@ -6,22 +6,30 @@ import dataclasses
 
 from keras_preact import paper
 from keras_preact.experiments.grid import DEPTHS, Experiment, Row
+from keras_preact.paper import in_words
 
-_WORDS = {
-    "original": "original: BN after each convolution, ReLU after the addition",
-    "bn_after_addition": "BN after addition",
-    "relu_before_addition": "ReLU before addition",
-    "relu_only_preactivation": "ReLU-only pre-activation",
-    "full_preactivation": "full pre-activation",
-    "bn_only_preactivation": "BN-only pre-activation (ours)",
+_CASES = {
+    "identity": "original",
+    "constant_scaling": "constant scaling",
+    "exclusive_gating": "exclusive gating",
+    "shortcut_only_gating": "shortcut-only gating",
+    "conv": "1×1 conv shortcut",
+    "dropout": "dropout shortcut, rate 0.5",
 }
+"""The cases of the paper's Table 1 by shortcut."""
+
+
+def _case(row: paper.ShortcutRow) -> str:
+    """Return the case of a row of Table 1, with the factors on the shortcut and on F if the name does not say them."""
+    case = _CASES[row.shortcut.split("(")[0]]
+    return f"{case}: shortcut {row.on_shortcut}, F {row.on_residual}" if case.endswith(("ing", "original")) else case
 
 
 def _table_1() -> Experiment:
     rows = [
         Row(
             row.name,
-            f"{row.shortcut.split('(')[0].replace('_', ' ')}: {row.on_shortcut}, F: {row.on_residual}",
+            _case(row),
             "110",
             {"placement": "original", **({} if row.shortcut == "identity" else {"shortcut": row.shortcut})},
             published=row.error,
@@ -36,11 +44,11 @@ def _table_2() -> Experiment:
     rows = [
         Row(
             f"{placement}-{depth}",
-            f"{_WORDS[placement]}, {depth}",
+            f"{in_words(placement)}, {depth}",
             str(depth),
             {"placement": placement},
             published=error,
-            others=paper.reproduced(f"{_WORDS[placement].split(':')[0]} {depth}"),
+            others=paper.reproduced(f"{in_words(placement)} {depth}"),
         )
         for depth in (110, 164)
         for placement, errors in paper.TABLE_2.items()
@@ -72,7 +80,7 @@ def _resnet_20() -> Experiment:
     """The one network small enough to train for the whole schedule of the budget `paper` on a CPU."""
     published = {"original": paper.FIRST_RESNET_ERRORS[20], "full_preactivation": None}
     rows = [
-        Row(placement, f"ResNet-20, {_WORDS[placement].split(':')[0]}", "20", {"placement": placement}, published=error)
+        Row(placement, f"ResNet-20, {in_words(placement)}", "20", {"placement": placement}, published=error)
         for placement, error in published.items()
     ]
     return Experiment("resnet20", "the smallest network; CIFAR-10", tuple(rows))
@@ -83,7 +91,7 @@ def _table_5() -> Experiment:
     rows = [
         Row(
             f"{depth}-{placement}",
-            f"ResNet-{depth}, {_WORDS[placement].split(':')[0]}, trained on crops of 224",
+            f"ResNet-{depth}, {in_words(placement)}, trained on crops of 224",
             depth,
             {"placement": placement},
             "imagenet",
@@ -99,7 +107,7 @@ def _extensions() -> Experiment:
     pre = {"placement": "full_preactivation"}
     rows = [
         Row("full_preactivation", "full pre-activation, as in Table 2", "110", pre),
-        Row("bn_only", _WORDS["bn_only_preactivation"], "110", {"placement": "bn_only_preactivation"}),
+        Row("bn_only", "BN-only pre-activation (ours)", "110", {"placement": "bn_only_preactivation"}),
         Row("rezero", "ReZero: x + αF, α initialized to 0", "110", {**pre, "shortcut": "scaled_residual"}),
         Row(
             "skipinit",
@@ -217,7 +225,7 @@ def _screening() -> Experiment:
         dataclasses.replace(
             _depth_row("original", depth, PAPERS_RATE, "4,000 images"),
             name=f"original-{depth}-warmup",
-            title=f"{WORDS['original']}, {depth} layers, the {PAPERS_WARMUP}: 0.01, then 0.1",
+            title=f"{in_words('original')}, {depth} layers, the {PAPERS_WARMUP}: 0.01, then 0.1",
             warmup=0.25,
             warmup_learning_rate=0.01,
         )
@@ -237,12 +245,8 @@ def _depth() -> Experiment:
     )
 
 
-WORDS = {"original": "original", "full_preactivation": "full pre-activation", "bn_after_addition": "BN after addition"}
-"""Names of the orders in figures and tables."""
-
-
 def _depth_row(order: str, depth: int, rate: float, dataset: str) -> Row:
-    name, title = f"{order}-{depth}-{rate:g}", f"{WORDS[order]}, {depth} layers, learning rate {rate:g}"
+    name, title = f"{order}-{depth}-{rate:g}", f"{in_words(order)}, {depth} layers, learning rate {rate:g}"
     return Row(name, title, f"depth-{depth}", {"placement": order}, dataset, learning_rate=rate)
 
 

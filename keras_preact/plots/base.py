@@ -5,7 +5,6 @@ The colors are those of Okabe and Ito, which color-blind readers can distinguish
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,16 +42,6 @@ def draw(figure: Figure, path: str | Path) -> Path:
 def look(number: int) -> dict[str, Any]:
     """Return color and marker of a series; the first 49 pairs are distinct."""
     return {"color": COLOURS[number % 7], "marker": MARKERS[(number + number // 7) % 7]}
-
-
-def in_words(name: str) -> str:
-    """Return the name of a network, placement or shortcut as a label, in the words of the paper.
-
-    >>> in_words("resnet20_full_preactivation"), in_words("bn_after_addition"), in_words("relu_only_preactivation")
-    ('ResNet-20, full pre-activation', 'BN after addition', 'ReLU-only pre-activation')
-    """
-    name = re.sub(r"^resnet(\d+)_", r"ResNet-\1, ", name).replace("_", " ").replace("preactivation", "pre-activation")
-    return re.sub(r"\brelu\b", "ReLU", re.sub(r"\bbn\b", "BN", name)).replace(" only pre", "-only pre")
 
 
 def new_figure(alt: str, width: float, height: float, title: str = "") -> Figure:

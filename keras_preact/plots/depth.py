@@ -9,7 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import Rows, in_words, look, new_figure
+from keras_preact.paper import in_words
+from keras_preact.plots.base import Rows, look, new_figure
 
 
 def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure:

@@ -9,7 +9,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import in_words, look, new_figure
+from keras_preact.paper import in_words
+from keras_preact.plots.base import look, new_figure
 
 
 def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: str = "") -> Figure:
@@ -85,7 +86,8 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
         axes.grid(alpha=0.3)
     left.set(xlabel="unit $l$", ylabel="variance of $x_l$", yscale="log")
     right.set(xlabel="unit $l$ (last: after all units)", ylabel="gradient norm, relative to the last", yscale="log")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    columns = 1 if max(map(len, profiles)) > 50 else 2  # two long labels would not fit side by side
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 

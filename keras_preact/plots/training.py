@@ -7,7 +7,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from keras_preact.plots.base import Rows, draw, in_words, look, new_figure
+from keras_preact.paper import in_words
+from keras_preact.plots.base import Rows, draw, look, new_figure
 
 
 def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:

@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
-from keras_preact.plots.base import in_words, new_figure
+from keras_preact.paper import in_words
+from keras_preact.plots.base import new_figure
 
 
 def unit_figure(units: Mapping[str, Any]) -> Figure:

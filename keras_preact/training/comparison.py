@@ -13,6 +13,7 @@ import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
 from keras_preact.files import writing
+from keras_preact.paper import in_words
 from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.config import RunConfig
@@ -140,15 +141,6 @@ def _train_in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbac
                 runs[name] = end.value
                 del steps[name]
     return runs
-
-
-def in_words(name: str) -> str:
-    """Return the display name of a run in figures and tables.
-
-    >>> in_words("full_preactivation")
-    'full pre-activation'
-    """
-    return name.replace("_", " ").replace("preactivation", "pre-activation")
 
 
 def orders(config: RunConfig) -> dict[str, RunConfig]:
