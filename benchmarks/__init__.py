@@ -1,1 +1,1 @@
-"""Speed and memory against what people use today. `make bench`, or `python -m benchmarks --help`."""
+"""Speed and memory compared with other libraries: `make bench`, or `python -m benchmarks --help`."""

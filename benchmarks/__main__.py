@@ -1,4 +1,4 @@
-"""Run the comparisons in one series on one machine: interleaved, medians, as tables, a plot and JSON."""
+"""Run the comparisons as one series on this machine, interleaved. Write medians as tables, a plot and JSON."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.comparisons import Comparison, Subject, comparisons
-from benchmarks.report import draw, is_of_another_machine, report
+from benchmarks.report import draw, is_from_elsewhere, report
 from benchmarks.worker import Worker
 
 ROOT = Path(__file__).parents[1]
 TURN_SECONDS, TURN_STEPS = 2.0, 5
-"""How long, and how many steps at least, a subject has its turn: the first steps of it find the caches cold."""
+"""Duration and minimum number of steps of a subject's turn. The first steps of a turn have cold caches."""
 
 
 @contextmanager
@@ -34,12 +34,12 @@ def workers(subjects: Sequence[Subject]) -> Iterator[dict[str, Worker]]:
 
 
 def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Return, by subject, every value measured: seconds of the first step or of a step, and peak memory in GiB."""
-    found: dict[str, dict[str, list[float]]] = {subject.name: {} for subject in comparison.subjects}
+    """Return the measured values by subject: seconds of the first step and of a step, and peak memory in GiB."""
+    measured: dict[str, dict[str, list[float]]] = {subject.name: {} for subject in comparison.subjects}
 
     def note(name: str, **values: float) -> None:
         for key, value in values.items():
-            found[name].setdefault(key, []).append(value)
+            measured[name].setdefault(key, []).append(value)
 
     if comparison.restarts:
         for _ in range(rounds):
@@ -53,36 +53,40 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[flo
                         step=after["seconds"],
                         peak_gib=after["peak_gib"],
                     )
-        return found
+        return measured
     with workers(comparison.subjects) as started:
-        turns = {name: _steps_of_a_turn(worker) for name, worker in started.items()}
+        turns = {name: _steps_per_turn(worker) for name, worker in started.items()}
         for _ in range(rounds):
             for name, worker in started.items():
                 note(name, step=worker.steps(turns[name])["seconds"])
-    return found
+    return measured
 
 
-def _steps_of_a_turn(worker: Worker) -> int:
+def _steps_per_turn(worker: Worker) -> int:
     worker.steps(1)
     seconds = worker.steps(1)["seconds"]
-    if seconds > TURN_SECONDS:  # a step is many of them
+    if seconds > TURN_SECONDS:
         return 1
     return max(TURN_STEPS, round(TURN_SECONDS / seconds))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="values a median is taken of (default 5)")
-    parser.add_argument("--only", nargs="*", default=[], help="comparisons whose name begins so, for example start")
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="folder of the results")
-    parser.add_argument("--list", action="store_true", help="name the comparisons and stop")
+    parser.add_argument("--rounds", type=int, default=5, help="number of values per median (default: 5)")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="prefixes of the names of comparisons to run, for example start"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/benchmarks"), help="folder for the results (default: %(default)s)"
+    )
+    parser.add_argument("--list", action="store_true", help="list the comparisons and exit")
     arguments = parser.parse_args()
     from keras_preact.training import default_precision
     from keras_preact.training.provenance import environment
 
     torch, hub = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub"))
-    known = comparisons(default_precision(), torch, hub)
-    chosen = [c for c in known if not arguments.only or c.name.startswith(tuple(arguments.only))]
+    available = comparisons(default_precision(), torch, hub)
+    chosen = [c for c in available if not arguments.only or c.name.startswith(tuple(arguments.only))]
     if arguments.list:
         print(*(comparison.name for comparison in chosen), sep="\n")
         return
@@ -90,11 +94,11 @@ def main() -> None:
     file = arguments.out / "bench.json"
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
-    if is_of_another_machine(results, here):
-        parser.error(f"{file} holds a series of another machine or of other versions: choose another --out")
+    if is_from_elsewhere(results, here):
+        parser.error(f"{file} is from another machine or other versions; choose another --out")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:
-            continue  # measured before: a series that was broken off goes on
+            continue  # measured before this series was interrupted
         print(comparison.name, flush=True)
         rounds = min(arguments.rounds, comparison.rounds or arguments.rounds)
         values = measure(comparison, rounds)

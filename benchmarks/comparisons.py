@@ -1,4 +1,4 @@
-"""What is measured against what."""
+"""The comparisons, and the subjects of each."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PRECISIONS = ("float32", "mixed_bfloat16")
 
 @dataclass(frozen=True)
 class Subject:
-    """One line of a comparison: a function of `subjects.py`, its arguments, and what its process computes with.
+    """One row of a comparison: a function of `subjects.py`, its arguments, and the settings of its process.
 
-    `backend`: of Keras; default the one set. `threads`: default all.
+    `backend` is Keras's; by default the current one. `threads` limits the threads; by default there is no limit.
     """
 
     name: str
@@ -28,37 +28,35 @@ class Subject:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Subjects that are measured in turn. `restarts`: each round is a new process, which gives the first step."""
+    """Subjects that are measured in turn. With `restarts`, each round is a new process, to measure the first step."""
 
     name: str
     subjects: tuple[Subject, ...]
     restarts: bool = False
     images: int = 0
-    """Images a step, where the result is images a second."""
+    """Images per step, if the result is images per second."""
     unit: str = "images"
-    """What is counted there."""
+    """The unit that `images` counts."""
     also: tuple[str, ...] = ()
-    """Packages that only this comparison uses: their versions are noted with it."""
+    """Packages that only this comparison uses; their versions are recorded with it."""
     rounds: int | None = None
-    """Rounds that are enough, where that is known."""
+    """Number of rounds that suffices. `None`: unknown."""
 
 
 def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Comparison]:
     """Yield all comparisons.
 
     Args:
-        default: the precision in which this project trains on this machine: that of the rows called "default".
-        torch, hub: whether PyTorch and keras_hub are there to be compared with.
+        default: precision of the rows named "default": the one in which `keras-preact train` trains on this machine.
+        torch, hub: whether PyTorch and keras_hub are installed.
     """
     for depth in DEPTHS:
         yield _start(depth, default, torch)
     yield _memory(1001, 64, default)
     yield _steps("step 164", 164, 32, {"float32": FORMS, "mixed_bfloat16": FORMS})
-    # Not all at once: their memory would not be there.
+    # Two comparisons, because the subjects do not fit into memory together.
     yield _steps("step 1001", 1001, 8, {"float32": FORMS, "mixed_bfloat16": ("rolled",)})
-    yield _steps(
-        "step 1001 mixed_bfloat16", 1001, 8, {"mixed_bfloat16": ("rolled", "written out", "rolled, one thread")}
-    )
+    yield _steps("step 1001 mixed_bfloat16", 1001, 8, {"mixed_bfloat16": ("rolled", "unrolled", "rolled, one thread")})
     for depth in (20, 110):
         yield _throughput(depth, 128, torch)
         if torch:
@@ -74,17 +72,17 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     yield _encoder_start(48, default)
 
 
-FORMS = ("rolled", "written out", "plain Keras")
+FORMS = ("rolled", "unrolled", "plain Keras")
 
 
 def _form(form: str, size: dict[str, int], precision: str = "float32", name: str | None = None) -> Subject:
-    """Return a subject in one of the forms that a CIFAR network can have."""
+    """Return a CIFAR network in one form as a subject."""
     if form == "plain Keras":
         return Subject(name or form, "cifar_plain", size, precision)
     options: dict[str, dict[str, Any]] = {
         "default": {},
         "rolled, remat": {"rolled": True, "remat": True},
-        "rolled, one thread": {"rolled": True, "threads_an_operation": 1},
+        "rolled, one thread": {"rolled": True, "intra_op_threads": 1},
     }
     return Subject(name or form, "cifar", {**size, **options.get(form, {"rolled": form == "rolled"})}, precision)
 
@@ -102,8 +100,8 @@ def _start(depth: int, default: str, torch: bool) -> Comparison:
 
 def _memory(depth: int, batch: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": batch}
-    subjects = tuple(_form(form, size, default) for form in ("rolled", "rolled, remat", "written out"))
-    return Comparison(f"memory {depth}", subjects, restarts=True, rounds=1)  # memory repeats itself to a percent
+    subjects = tuple(_form(form, size, default) for form in ("rolled", "rolled, remat", "unrolled"))
+    return Comparison(f"memory {depth}", subjects, restarts=True, rounds=1)  # memory is reproducible to a percent
 
 
 def _steps(name: str, depth: int, batch: int, forms: dict[str, tuple[str, ...]]) -> Comparison:
@@ -121,19 +119,19 @@ def _throughput(depth: int, batch: int, torch: bool) -> Comparison:
 
 
 def _on_torch(depth: int, batch: int) -> Comparison:
-    """The same network in plain PyTorch, and through Keras on PyTorch, on one thread."""
+    """The same network in plain PyTorch and in Keras on PyTorch, on one thread."""
     size = {"depth": depth, "batch": batch}
     subjects = (_torch("PyTorch", depth, batch), _form("default", size), _form("plain Keras", size))
-    here = (dataclasses.replace(subject, backend="torch", threads=1) for subject in subjects)
-    return Comparison(f"on PyTorch {depth}", tuple(here), images=batch)
+    on_torch = (dataclasses.replace(subject, backend="torch", threads=1) for subject in subjects)
+    return Comparison(f"on PyTorch {depth}", tuple(on_torch), images=batch)
 
 
 def _at_once(depth: int, batch: int, default: str) -> Comparison:
-    """Two steps of one run on all cores, against a step of each of two runs that have a thread each."""
+    """Two steps of one run on all cores, against one step of each of two parallel runs with one thread each."""
     size = {"depth": depth, "batch": batch}
     subjects = (
         Subject("one run, all threads", "cifar_twice", size, default),
-        Subject("two runs, a thread each", "cifar_at_once", {**size, "runs": 2, "precision": default}, default),
+        Subject("two runs, one thread each", "cifar_at_once", {**size, "runs": 2, "precision": default}, default),
     )
     return Comparison(f"at once {depth}", subjects, images=2 * batch)
 
@@ -152,7 +150,7 @@ def _fit(depth: int, batch: int, steps: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": batch, "steps": steps}
     subjects = (
         Subject("fit", "fit", size, default),
-        Subject("fit, 10 steps an execution", "fit", {**size, "steps_per_execution": 10}, default),
+        Subject("fit, 10 steps per execution", "fit", {**size, "steps_per_execution": 10}, default),
         Subject("bare step", "bare", size, default),
     )
     return Comparison(f"fit {depth}", subjects, images=batch * steps)
@@ -191,7 +189,7 @@ def _encoders(hub: bool, torch: bool) -> Comparison:
 
 def _encoder_start(depth: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": 8, **ENCODER}
-    forms: dict[str, dict[str, Any]] = {"default": {}, "written out": {"rolled": False}}
+    forms: dict[str, dict[str, Any]] = {"default": {}, "unrolled": {"rolled": False}}
     subjects = tuple(Subject(name, "encoder", {**size, **form}, default) for name, form in forms.items())
     return Comparison(f"encoder start {depth}", subjects, restarts=True)
 

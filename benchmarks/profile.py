@@ -1,8 +1,8 @@
-"""Where a step's time goes: by kind of operation, from TensorFlow's profiler, with one thread an operation.
+"""The time of a step by kind of operation, from TensorFlow's profiler.
 
     python -m benchmarks.profile --out results/benchmarks/2-cores
 
-adds to the series that is in the folder. One thread an operation, so that the times of operations add up.
+adds to the series in the folder. TensorFlow runs on one thread, so that the times of operations add up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import is_of_another_machine, report
+from benchmarks.report import is_from_elsewhere, report
 from keras_preact.training.provenance import environment
 
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -32,11 +32,11 @@ KINDS = (
     ("batch norm and ReLU", ("FusedBatchNorm", "Relu")),
     ("additions", ("Add",)),
 )
-"""By words in the type of an operation; the first that is found decides. A gradient of batch norm or ReLU is theirs."""
+"""Kinds by words in the type of an operation; the first match counts. Batch norm and ReLU include their gradients."""
 
 
 def kind_of(operation: str) -> str:
-    """Return the kind of an operation by its type.
+    """Return the kind of an operation from its type.
 
     >>> kind_of("_MklNativeConv2DBackpropFilter"), kind_of("ReluGrad"), kind_of("Mul")
     ('weight gradients', 'batch norm and ReLU', 'the rest')
@@ -45,7 +45,7 @@ def kind_of(operation: str) -> str:
 
 
 def profile(function: str, arguments: dict[str, Any], precision: str) -> dict[str, float]:
-    """Return milliseconds of one step by kind of operation."""
+    """Return the milliseconds of one step by kind of operation."""
     import keras
     import tensorflow as tf
 
@@ -69,30 +69,32 @@ def _by_kind(trace: Path) -> dict[str, float]:
 
     space = xplane_pb2.XSpace()
     space.ParseFromString(trace.read_bytes())
-    found: Counter[str] = Counter()
+    times: Counter[str] = Counter()
     for plane in space.planes:
         for line in plane.lines:
             for event in line.events:
                 name, _, operation = plane.event_metadata[event.metadata_id].name.rpartition(":")
-                # "name of the node:type of its operation"; "Class::method" is what calls operations
+                # Operations are "node name:operation type"; "Class::method" is a caller of operations.
                 if name and not name.endswith(":") and operation.isidentifier():
-                    found[kind_of(operation)] += event.duration_ps / 1e9
-    return {kind: round(found[kind], 1) for kind in [*(kind for kind, _ in KINDS), "the rest"]}
+                    times[kind_of(operation)] += event.duration_ps / 1e9
+    return {kind: round(times[kind], 1) for kind in [*(kind for kind, _ in KINDS), "the rest"]}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.profile", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="folder of the series")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/benchmarks"), help="folder of the series (default: %(default)s)"
+    )
     file = parser.parse_args().out / "bench.json"
     if not file.exists():
-        parser.error(f"there is no series in {file.parent}; run python -m benchmarks --out {file.parent} first")
+        parser.error(f"{file.parent} has no series; run python -m benchmarks --out {file.parent} first")
     results = json.loads(file.read_text())
     here = environment()
-    if is_of_another_machine(results, here):
-        parser.error(f"{file} holds a series of another machine or of other versions: choose another --out")
+    if is_from_elsewhere(results, here):
+        parser.error(f"{file} is from another machine or other versions; choose another --out")
     results["commit_of_profiles"] = here["commit"]
     for name, case in CASES.items():
-        # A process of its own: TensorFlow takes its number of threads once.
+        # A new process, because TensorFlow accepts a number of threads only before it starts.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             results.setdefault("profiles", {})[name] = pool.apply(profile, case)
         print(name, results["profiles"][name], flush=True)

@@ -1,4 +1,4 @@
-"""What was measured, as tables, claims and a plot."""
+"""The measurements as tables, claims and a plot."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ TITLES = {"first_step": "first step, s", "step": "step, s", "peak_gib": "peak me
 
 @dataclass(frozen=True)
 class Claim:
-    """A ratio of two medians, and the bound that we want it to keep.
+    """A ratio of two medians, and the bound that we aim for.
 
     Attributes:
-        text: what the ratio says.
-        comparison: where both were measured.
-        over, under: the subjects; of several, separated by " | ", the best (smallest) counts.
-        key: of the values: `first_step`, `step` or `peak_gib`.
+        text: description of the ratio.
+        comparison: name of the comparison.
+        over, under: numerator and denominator, as names of subjects. If there are several, separated by " | ", the best
+            (smallest) counts.
+        key: the measured quantity: `first_step`, `step` or `peak_gib`.
         at_least, at_most: the bound.
-        under_comparison: where `under` was measured, if elsewhere.
+        under_comparison: the comparison of `under`, if it is another one.
     """
 
     text: str
@@ -36,24 +37,24 @@ class Claim:
     under_comparison: str | None = None
 
     def ratio(self, results: dict[str, Any]) -> float | None:
-        """Return the ratio, or `None` where one of the two was not measured."""
+        """Return the ratio, or `None` if one of the two was not measured."""
         over = self._best(results, self.comparison, self.over)
         under = self._best(results, self.under_comparison or self.comparison, self.under)
         return None if over is None or under is None else over / under
 
     def holds(self, ratio: float) -> bool:
-        """Return whether the ratio keeps the bound."""
+        """Return whether the ratio satisfies the bound."""
         return self.at_least <= ratio <= self.at_most
 
     @property
     def bound(self) -> str:
-        """The bound in words."""
+        """The bound as text."""
         return f"≥ {self.at_least:g}" if self.at_least else f"≤ {self.at_most:g}"
 
     def _best(self, results: dict[str, Any], comparison: str, subjects: str) -> float | None:
         values = results["comparisons"].get(comparison, {"values": {}})["values"]
-        found = [statistics.median(values[s][self.key]) for s in subjects.split(" | ") if s in values]
-        return min(found, default=None)
+        medians = [statistics.median(values[s][self.key]) for s in subjects.split(" | ") if s in values]
+        return min(medians, default=None)
 
 
 def _claims() -> Iterator[Claim]:
@@ -65,8 +66,8 @@ def _claims() -> Iterator[Claim]:
     yield Claim("first step, rolled: 1001 ÷ 164", start, "rolled", "rolled", **first, at_most=1.4, **shallow)
     for precision, deep in (("float32", "step 1001"), (bfloat16, "step 1001 mixed_bfloat16")):
         for comparison in ("step 164", deep):
-            text = f"step, {comparison.split()[1]}, {precision}: rolled ÷ written out"
-            yield Claim(text, comparison, f"rolled, {precision}", f"written out, {precision}", at_most=1.05)
+            text = f"step, {comparison.split()[1]}, {precision}: rolled ÷ unrolled"
+            yield Claim(text, comparison, f"rolled, {precision}", f"unrolled, {precision}", at_most=1.05)
     yield Claim("memory, 1001: default ÷ plain Keras", start, "default", "plain Keras", **memory, at_most=0.33)
     text = "memory, 1001: remat ÷ without"
     yield Claim(f"{text}, float32", start, "rolled, remat", "rolled", **memory, at_most=0.6)
@@ -97,8 +98,8 @@ def _claims() -> Iterator[Claim]:
     }
     for name, subjects in others.items():
         yield Claim(f"tokens/s, encoder of 6 blocks: default ÷ {name}", "encoder 6", subjects, ours, at_least=1.0)
-    text = "first step, encoder of 48 blocks: written out ÷ default"
-    yield Claim(text, "encoder start 48", "written out", "default", **first, at_least=5)
+    text = "first step, encoder of 48 blocks: unrolled ÷ default"
+    yield Claim(text, "encoder start 48", "unrolled", "default", **first, at_least=5)
 
 
 CLAIMS = tuple(_claims())
@@ -106,7 +107,7 @@ CLAIMS = tuple(_claims())
 
 @dataclass(frozen=True)
 class Default:
-    """A default of the package, the reason for it, and the ratios that speak for it (or against it)."""
+    """A default of the package, its reason, and the ratios for or against it."""
 
     what: str
     reason: str
@@ -116,18 +117,19 @@ class Default:
 DEFAULTS = (
     Default(
         "Stages with 12 or more equal units are rolled on TensorFlow; on other backends from 500.",
-        "A loop is traced once for all units, so that training starts sooner, and steps about as fast. In shorter "
-        "stages there is little to gain. JAX and GPUs are not in this series.",
+        "A loop is traced once for all units, so training starts sooner; steps are about as fast. Shorter stages gain "
+        "little. JAX and GPUs were not measured in this series.",
         (
-            Claim("first step, 1001: written out ÷ rolled", "start 1001", "written out", "rolled", "first_step"),
-            Claim("first step, 110: written out ÷ rolled", "start 110", "written out", "rolled", "first_step"),
-            Claim("step, 164, float32: rolled ÷ written out", "step 164", "rolled, float32", "written out, float32"),
+            Claim("first step, 1001: unrolled ÷ rolled", "start 1001", "unrolled", "rolled", "first_step"),
+            Claim("first step, 110: unrolled ÷ rolled", "start 110", "unrolled", "rolled", "first_step"),
+            Claim("step, 164, float32: rolled ÷ unrolled", "step 164", "rolled, float32", "unrolled, float32"),
         ),
     ),
     Default(
-        "`keras-preact train` computes in mixed_bfloat16 where the device multiplies it faster, else in float32.",
-        "Processors with AVX512-BF16 or AMX, GPUs from compute capability 8.0, TPUs. bfloat16 has float32's range and "
-        "needs no loss scale. `import keras_preact` changes nothing: models follow Keras's own dtype policy.",
+        "`keras-preact train` computes in mixed_bfloat16 on devices that are faster with it, otherwise in float32.",
+        "These are GPUs from compute capability 8.0, TPUs, and, except with JAX, processors with AVX512-BF16 or AMX. "
+        "bfloat16 has the range of float32 and needs no loss scale. `import keras_preact` changes nothing: models "
+        "follow Keras's dtype policy.",
         (
             Claim(
                 "step, 20, batch 128: float32 ÷ mixed_bfloat16",
@@ -139,39 +141,39 @@ DEFAULTS = (
         ),
     ),
     Default(
-        "No XLA on processors with TensorFlow (`jit_compile=False`); always on JAX, and on GPUs.",
-        "XLA's convolutions on processors are slower than oneDNN's, which TensorFlow calls without it.",
+        "XLA on GPUs and on JAX, but not on CPUs with TensorFlow (`jit_compile=False`).",
+        "On CPUs, XLA's convolutions are slower than oneDNN's, which TensorFlow uses without XLA.",
         (Claim("step, 20, batch 128: with XLA ÷ without", "XLA 20", "XLA", "without"),),
     ),
     Default(
         "`--deterministic` is not the default.",
-        "It asks TensorFlow for operations that give the same bits each time, and refuses those that have none.",
+        "It makes TensorFlow use operations with bit-identical results, and fail on operations that have none.",
         (Claim("step, 20, batch 128: deterministic ÷ default", "deterministic 20", "deterministic", "default"),),
     ),
     Default(
-        "One step an execution.",
-        "With several, a run could no longer stop and be resumed at any step.",
-        (Claim("`fit`, 20: 10 steps an execution ÷ one", "fit 20", "fit, 10 steps an execution", "fit"),),
+        "One step per execution.",
+        "With several, a run could not stop and resume at any step.",
+        (Claim("`fit`, 20: 10 steps per execution ÷ one", "fit 20", "fit, 10 steps per execution", "fit"),),
     ),
     Default(
-        "`reproduce` trains a run a core, with one thread each.",
-        "Operations that are not shared among threads wait for nobody.",
+        "`reproduce` trains one run per core, with one thread each.",
+        "Operations on one thread do not wait for other threads.",
         (
             Claim(
-                "images/s, 110, batch 128: two runs with a thread each ÷ one run with all",
+                "images/s, 110, batch 128: two runs with one thread each ÷ one run with all",
                 "at once 110",
                 "one run, all threads",
-                "two runs, a thread each",
+                "two runs, one thread each",
             ),
         ),
     ),
     Default(
-        "TensorFlow's own number of threads.",
-        "With small batches the operations are too short to be shared among threads: two at a time, a thread each, is "
-        "faster. `TF_NUM_INTRAOP_THREADS=1` sets it. Larger batches are not in this series.",
+        "TensorFlow's default number of threads.",
+        "With small batches, operations are too short to split among threads. Two at a time on one thread each, set "
+        "by `TF_NUM_INTRAOP_THREADS=1`, is faster. Larger batches were not measured in this series.",
         (
             Claim(
-                "step, 1001, batch 8: as it is ÷ one thread an operation",
+                "step, 1001, batch 8: default ÷ one thread per operation",
                 "step 1001 mixed_bfloat16",
                 "rolled, mixed_bfloat16",
                 "rolled, one thread, mixed_bfloat16",
@@ -181,19 +183,19 @@ DEFAULTS = (
 )
 
 
-def is_of_another_machine(results: dict[str, Any], here: dict[str, Any]) -> bool:
-    """Return whether a series was measured on other hardware, or with other versions, than those here."""
+def is_from_elsewhere(results: dict[str, Any], here: dict[str, Any]) -> bool:
+    """Return whether a series was measured on other hardware or with other versions."""
     return any(results["environment"][part] != here[part] for part in ("versions", "hardware"))
 
 
 def report(results: dict[str, Any]) -> str:
-    """Return everything as Markdown: claims, defaults, then each comparison: medians, and each over the first."""
+    """Return the report as Markdown: claims, defaults, profiles, and the medians of each comparison."""
     lines = ["# Benchmarks", "", _machine(results), "", *_claims_table(results)]
     lines += [
-        "Where there are several others, the best of them counts. In the tables: float32 where no precision is named; "
-        "“default” is what `keras-preact train` does on this machine, and for inference that network folded "
-        "(`keras_preact.models.fold`), where the others are as they were trained; “start” has batch 8, and its memory "
-        "is the peak of the whole process.",
+        "Against several others, the best of them counts. The precision is float32 unless named. “Default” is what "
+        "`keras-preact train` does on this machine; in inference it is that network folded "
+        "(`keras_preact.models.fold`), and the others are not folded. “Start” has batch 8; its memory is the peak of "
+        "the whole process.",
         "",
     ]
     lines += _defaults(results)
@@ -205,17 +207,17 @@ def report(results: dict[str, Any]) -> str:
 
 
 def _claims_table(results: dict[str, Any]) -> list[str]:
-    """Return the bounds as Markdown, those whose comparisons are in the series."""
+    """Return the claims whose comparisons are in the series, as Markdown."""
     ratios = [(claim, ratio) for claim in CLAIMS if (ratio := claim.ratio(results)) is not None]
     rows = [
         f"| {claim.text} | {ratio:.2f} | {claim.bound} | {'holds' if claim.holds(ratio) else 'does not hold'} |"
         for claim, ratio in ratios
     ]
-    return ["| ratio | measured | wanted | |", "|---|---|---|---|", *rows, ""] if rows else []
+    return ["| ratio | measured | target | |", "|---|---|---|---|", *rows, ""] if rows else []
 
 
 def _defaults(results: dict[str, Any]) -> list[str]:
-    """Return the defaults as Markdown, those of which the series measured something."""
+    """Return the defaults with a measured ratio, as Markdown."""
     lines = []
     for default in DEFAULTS:
         ratios = [(claim.text, ratio) for claim in default.ratios if (ratio := claim.ratio(results)) is not None]
@@ -226,16 +228,16 @@ def _defaults(results: dict[str, Any]) -> list[str]:
 
 
 def _profiles(profiles: dict[str, dict[str, float]]) -> list[str]:
-    """Return where a step's time goes, in percent of the time of all operations."""
+    """Return the profiles as Markdown, in percent of the time of all operations."""
     if not profiles:
         return []
     kinds = list(next(iter(profiles.values())))
     lines = [
         "## Where a step's time goes",
         "",
-        "Time of operations by kind in % of all, one thread an operation (`python -m benchmarks.profile`).",
+        "Time by kind of operation in % of the total, on one thread (`python -m benchmarks.profile`).",
         "",
-        "| | " + " | ".join(kinds) + " | all, ms |",
+        "| | " + " | ".join(kinds) + " | total, ms |",
         "|---" * (len(kinds) + 2) + "|",
     ]
     for name, times in profiles.items():
@@ -272,19 +274,19 @@ def _machine(results: dict[str, Any]) -> str:
     environment = results["environment"]
     hardware, versions = environment["hardware"], environment["versions"]
     processor = hardware["processor"] + (f" ({hardware['instructions']})" if hardware.get("instructions") else "")
-    cards = ", ".join(hardware["accelerators"]) or "no GPU"
+    gpus = ", ".join(hardware["accelerators"]) or "no GPU"
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"{hardware['cores']} cores of {processor}, {hardware['memory_gib']} GiB, {cards}. {software}. "
+        f"{hardware['cores']} cores of {processor}, {hardware['memory_gib']} GiB, {gpus}. {software}. "
         f"Commits: {', '.join(_commits(results))}."
     )
 
 
 def _commits(results: dict[str, Any]) -> list[str]:
-    """Return what the comparisons were measured at, each commit once."""
+    """Return the commits at which the comparisons were measured, each once."""
     commits = [entry["commit"] for entry in results["comparisons"].values()]
-    words = [f"{c['id'][:10]}{', changed' if c['changed'] else ''}" if c else "unknown" for c in commits]
-    return list(dict.fromkeys(words))
+    texts = [f"{c['id'][:10]}{', changed' if c['changed'] else ''}" if c else "unknown" for c in commits]
+    return list(dict.fromkeys(texts))
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

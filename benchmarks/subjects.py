@@ -1,8 +1,8 @@
-"""What is compared. Each subject, built in a process of its own, gives a function that takes one step.
+"""The subjects of the comparisons. Each builds a network in its own process and returns a function that runs one step.
 
-`cifar_…` take the depth of a CIFAR network (10 classes, 32×32), `imagenet_…` are ResNet-50 of the second version at
-224×224. The plain network is what a user writes from the paper in the functional API; it and the PyTorch one are
-pre-activation networks of the same units, shortcuts and parameters as this project's.
+`cifar…` are CIFAR networks of any depth (10 classes, 32×32), `imagenet…` are pre-activation ResNet-50 at 224×224. The
+plain network is what a user would write from the paper in the functional API. It and the PyTorch network have the same
+units, shortcuts and parameters as this package's.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def cifar(
     depth: int,
     batch: int,
     xla: bool | None = None,
-    threads_an_operation: int | None = None,
+    intra_op_threads: int | None = None,
     deterministic: bool = False,
-    rolled: bool | None = None,  # as the networks of runs
+    rolled: bool | None = None,  # the default of runs, not of `cifar_resnet`
     **options: Any,
 ) -> Step:
     import keras
@@ -56,17 +56,17 @@ def cifar(
     from keras_preact.models import cifar_resnet
     from keras_preact.training.device import make_deterministic
 
-    if threads_an_operation and keras.backend.backend() == "tensorflow":
+    if intra_op_threads and keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        tf.config.threading.set_intra_op_parallelism_threads(threads_an_operation)
+        tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads)
     if deterministic:
         make_deterministic()
     return training_step(cifar_resnet(depth, rolled=rolled, **options), batch, 32, 10, xla)
 
 
 def cifar_twice(**arguments: Any) -> Step:
-    """Return a step that takes two of `cifar`, one after the other."""
+    """Return a step that runs two steps of `cifar`."""
     step = cifar(**arguments)
 
     def twice() -> None:
@@ -77,7 +77,7 @@ def cifar_twice(**arguments: Any) -> Step:
 
 
 def cifar_at_once(runs: int, precision: str, **arguments: Any) -> Step:
-    """Return a step of several runs at once, each in a process of its own with one thread."""
+    """Return a step of several parallel runs, each in its own process with one thread."""
     from benchmarks.worker import Worker
 
     workers = [Worker("cifar", arguments, precision, threads=1) for _ in range(runs)]
@@ -96,7 +96,7 @@ def cifar_plain(depth: int, batch: int) -> Step:
 
 
 def plain_network(depth: int) -> Any:
-    """The pre-activation network of the paper in Keras's functional API and Keras's own layers."""
+    """Return the paper's pre-activation network, built from Keras's layers in the functional API."""
     import keras
     from keras import layers
 
@@ -144,7 +144,7 @@ def imagenet_applications(batch: int, inference: bool = False) -> Step:
 
 
 def model_of_a_run(depth: int) -> tuple[Any, Any]:
-    """The compiled model that a run of this project trains, augmentation included, and its data."""
+    """Return the compiled model that a run of this package trains, with augmentation, and its data."""
     import keras
 
     from keras_preact.data import load_dataset
@@ -158,7 +158,7 @@ def model_of_a_run(depth: int) -> tuple[Any, Any]:
 
 
 def fit(depth: int, batch: int, steps: int, steps_per_execution: int = 1) -> Step:
-    """`fit` as a run of this project does it: real images, augmentation, metrics; a step is `steps` of them."""
+    """Return `fit` as in a run of this package, with real images, augmentation and metrics: `steps` training steps."""
     from keras_preact.data import feed
 
     model, data = model_of_a_run(depth)
@@ -172,7 +172,7 @@ def fit(depth: int, batch: int, steps: int, steps_per_execution: int = 1) -> Ste
 
 
 def bare(depth: int, batch: int, steps: int) -> Step:
-    """The same model's training step alone, on one batch that is there already, as often."""
+    """Return `steps` bare training steps of the same model, on one batch in memory."""
     import keras
 
     model, data = model_of_a_run(depth)
@@ -181,7 +181,7 @@ def bare(depth: int, batch: int, steps: int) -> Step:
     model.make_train_function()
 
     def step() -> Any:
-        # Other backends' train functions take the state as well, which `train_on_batch` carries in and out.
+        # On other backends the train function also needs the state, which `train_on_batch` passes.
         if keras.backend.backend() == "tensorflow":
             return model.train_function(iter([(x, y)]))
         return model.train_on_batch(x, y)
@@ -214,7 +214,7 @@ def encoder_step(model: Any, batch: int, length: int, dim: int) -> Step:
 
 
 def encoder(depth: int, dim: int, heads: int, length: int, batch: int, rolled: bool | None = None) -> Step:
-    """This project's pre-norm encoder: embedding, positions, blocks, norm, mean, ten classes."""
+    """The pre-norm encoder of this package: embedding, positions, blocks, norm, mean, ten classes."""
     from keras_preact.models import Classification, Series, prenorm_transformer
 
     options: dict[str, Any] = {"depth": depth, "dim": dim, "heads": heads, "rolled": rolled}
@@ -227,7 +227,7 @@ def encoder_keras_hub(depth: int, dim: int, heads: int, length: int, batch: int)
 
 
 def keras_hub_network(depth: int, dim: int, heads: int, length: int) -> Any:
-    """The same encoder of keras_hub's layers."""
+    """Return the same encoder, built from keras_hub's layers."""
     import keras
     import keras_hub
 
@@ -262,7 +262,7 @@ def encoder_torch(
 
 
 def torch_encoder(depth: int, dim: int, heads: int, length: int) -> Any:
-    """The same encoder of PyTorch's layers."""
+    """Return the same encoder, built from PyTorch's layers."""
     import torch
     from torch import nn
 
@@ -287,7 +287,7 @@ def torch_encoder(depth: int, dim: int, heads: int, length: int) -> Any:
 
 
 def cifar_torch(block: str, n: int, batch: int, bfloat16: bool, compiled: bool) -> Step:
-    """The same network in PyTorch, channels_last; `compiled` by torch.compile."""
+    """The same network in PyTorch, channels_last; `compiled`: by torch.compile."""
     import torch
     from torch import nn
 

@@ -1,6 +1,6 @@
-"""One subject in a process of its own: builds it, takes its first step, then steps when told. JSON lines both ways.
+"""A subject in its own process, which builds the network, runs the first step, and then runs steps on request.
 
-`Worker` is the side that asks, `main` the side that measures.
+`Worker` starts the process and requests steps; `main` runs in it and answers in JSON lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 
 
 class Worker:
-    """A subject in a process of its own."""
+    """A subject in its own process."""
 
     def __init__(
         self,
@@ -33,9 +33,9 @@ class Worker:
     ) -> None:
         spec = {"subject": function, "arguments": arguments, "precision": precision}
         names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-        own = {"TF_CPP_MIN_LOG_LEVEL": "3", **(dict.fromkeys(names, str(threads)) if threads else {})}
-        own |= {"KERAS_BACKEND": backend} if backend else {}
-        # A file, because a pipe that nobody reads would fill and stop the worker; closed by `stop`.
+        settings = {"TF_CPP_MIN_LOG_LEVEL": "3", **(dict.fromkeys(names, str(threads)) if threads else {})}
+        settings |= {"KERAS_BACKEND": backend} if backend else {}
+        # A file, because an unread pipe would fill and block the worker. `stop` closes it.
         self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", json.dumps(spec)],
@@ -44,7 +44,7 @@ class Worker:
             stderr=self.log,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **own},
+            env={**os.environ, **settings},
         )
         self.start = self.answer()
 
@@ -53,7 +53,7 @@ class Worker:
         return self.answer()
 
     def ask(self, count: int) -> None:
-        """Have it take steps; `answer` waits for them."""
+        """Request steps without waiting; `answer` waits for them."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{count}\n")
         self.process.stdin.flush()
@@ -75,7 +75,7 @@ class Worker:
 def main() -> None:
     spec = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not stand between the answers
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     step, measured = first_step(spec)
     answer(answers, **measured)
     for line in sys.stdin:
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def first_step(spec: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, float]]:
-    """Import the libraries, then time building the network and its first step together."""
+    """Import the libraries, then time the building of the network and its first step together."""
     from benchmarks import subjects
 
     if spec["subject"].endswith("_torch"):
@@ -110,7 +110,7 @@ def first_step(spec: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, float
 def peak_gib() -> float:
     """Peak resident memory of this process, in GiB.
 
-    Linux's `getrusage` would count the process that this one was forked from; its own file does not.
+    On Linux, `getrusage` includes the process from which this one was forked; /proc/self/status does not.
     """
     status = Path("/proc/self/status")
     if status.exists():

@@ -205,6 +205,15 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest finite float32."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class if there is none.
+
+    >>> first_line(ValueError("one\\ntwo")), first_line(RuntimeError())
+    ('one', 'RuntimeError')
+    """
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def check_number(what: str, value: float, low: float, high: float = math.inf) -> float:
     """Return `value` if it is a number from `low` to `high` that is finite in float32.
 

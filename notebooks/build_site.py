@@ -1,8 +1,8 @@
-"""The course and the reference as a static site, nothing of it loaded from elsewhere.
+"""The course and the API reference as a static site that loads nothing from other sites.
 
-Run it as `make site`, or `python notebooks/build_site.py [FOLDER]` (default: build/site). Every notebook is a page with
-its stored outputs: formulas become MathML, which browsers show without a script; figures get the text of the comment
-`# Figure: …` in their cell as alternative text. The reference is what pdoc makes of the docstrings.
+Run `make site` or `python notebooks/build_site.py [FOLDER]` (default: build/site). Every notebook becomes a page with
+its stored outputs. Formulas become MathML, which browsers show without a script. The alternative text of a figure is
+the comment `# Figure: …` in its cell. pdoc writes the reference from the docstrings.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pygments.formatters import HtmlFormatter
 COURSE = Path(__file__).parent
 ROOT = COURSE.parent
 PARTS = ("layers", "models", "data", "training", "analysis", "experiments", "interop", "course", "paper", "plots")
-"""Of the package: each has a page in the reference, beside the package's own."""
-KEPT_FILES = ("*.svg", "*.json", "*.csv", "*.png", "*.md")
-"""Of the results: what their page links to."""
+"""Subpackages and modules with their own page in the reference."""
+RESULT_FILES = ("*.svg", "*.json", "*.csv", "*.png", "*.md")
+"""Files that the page of the results links to."""
 REFERENCE = Path("reference", "index.html")
 
 CODE = re.compile(r"(```.*?```|`[^`\n]+`)", re.DOTALL)
@@ -87,9 +87,9 @@ class Page:
     """A page of the site.
 
     Attributes:
-        source: the file that it is made from, in the repository.
-        target: the page, relative to the site.
-        language: of its text.
+        source: the notebook or Markdown file.
+        target: path of the page, relative to the site.
+        language: language of the text.
     """
 
     source: Path
@@ -98,7 +98,7 @@ class Page:
 
 
 def pages() -> list[Page]:
-    """Return every page: the index, the notebooks in their order, translations, solutions, results."""
+    """Return all pages: index, notebooks in order, solutions, translations, results."""
     notebooks = [*sorted(COURSE.glob("[0-9]*.ipynb")), *sorted(COURSE.glob("*/*.ipynb"))]
     return [
         Page(COURSE / "README.md", Path("index.html")),
@@ -112,48 +112,48 @@ def pages() -> list[Page]:
 
 
 def build(folder: Path) -> list[Path]:
-    """Write the site into a folder, which is emptied first if it holds a site.
+    """Write the site into a folder; an earlier site in it is deleted first.
 
     Returns:
-        The pages.
+        The paths of the pages.
 
     Raises:
-        FileExistsError: the folder holds something that is not a site.
+        FileExistsError: the folder contains other files.
     """
     if folder.exists() and any(folder.iterdir()):
         if not (folder / REFERENCE).exists() or (folder / ".git").exists():
-            raise FileExistsError(f"{folder} holds other files; name an empty folder")
+            raise FileExistsError(f"{folder} contains other files; choose an empty folder")
         shutil.rmtree(folder)
-    every = pages()
-    targets = {page.source.resolve(): page.target for page in every}
-    for page in every:
+    site = pages()
+    targets = {page.source.resolve(): page.target for page in site}
+    for page in site:
         title, body = notebook(page) if page.source.suffix == ".ipynb" else markdown(page)
         path = folder / page.target
         path.parent.mkdir(parents=True, exist_ok=True)
         text = PAGE.format(
             language=page.language, title=html.escape(title), style=_style(), links=_links(page.target), body=body
         )
-        path.write_text(LINK.sub(lambda match, page=page: _relinked(match, page, targets), text), encoding="utf-8")
-    for pattern in KEPT_FILES:
+        path.write_text(LINK.sub(lambda match, page=page: _site_link(match, page, targets), text), encoding="utf-8")
+    for pattern in RESULT_FILES:
         for file in (ROOT / "results").rglob(pattern):
             target = folder / file.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, target)
     reference(folder / REFERENCE.parent)
-    return [folder / page.target for page in every]
+    return [folder / page.target for page in site]
 
 
 def reference(folder: Path) -> None:
-    """Write the reference: a page for each part of the package, of its public names and their docstrings."""
+    """Write the reference: a page for each part of the package, with its public names and their docstrings."""
     import keras_preact
 
     names = [f"keras_preact.{part}" for part in PARTS]
     for name in names:
-        importlib.import_module(name)  # pdoc forbids what it imports itself to start a process; numpy asks `uname`
+        importlib.import_module(name)  # pdoc blocks subprocesses while it imports a module; numpy runs `uname`
     pdoc.render.configure(docformat="google", show_source=False)
-    by_name = [name for name in names if name.rpartition(".")[2] not in keras_preact.__all__]  # pdoc finds the others
-    # The function `transformer` hides its module.
-    pdoc.pdoc("keras_preact", *by_name, "!keras_preact.models.transformer", output_directory=folder)
+    unlisted = [name for name in names if name.rpartition(".")[2] not in keras_preact.__all__]  # pdoc finds the listed
+    # The function `transformer` hides the module of that name.
+    pdoc.pdoc("keras_preact", *unlisted, "!keras_preact.models.transformer", output_directory=folder)
 
 
 def notebook(page: Page) -> tuple[str, str]:
@@ -176,7 +176,7 @@ def markdown(page: Page) -> tuple[str, str]:
 
 
 def with_mathml(text: str) -> str:
-    """Return Markdown with its formulas as MathML; code in it stays as it is."""
+    """Return Markdown with formulas as MathML and code unchanged."""
     parts = CODE.split(text)
     return "".join(part if number % 2 else FORMULA.sub(_mathml, part) for number, part in enumerate(parts))
 
@@ -188,7 +188,7 @@ def _mathml(match: re.Match[str]) -> str:
 
 
 def _script(match: re.Match[str]) -> str:
-    # Browsers have dropped mathvariant; the letters themselves are in Unicode, some of them under older names.
+    # Browsers no longer support mathvariant. Unicode has the letters, some of them under older names.
     for name in (f"SCRIPT CAPITAL {match[1]}", f"MATHEMATICAL SCRIPT CAPITAL {match[1]}"):
         try:
             return f"<mi>{unicodedata.lookup(name)}</mi>"
@@ -198,7 +198,7 @@ def _script(match: re.Match[str]) -> str:
 
 
 def figure_text(source: str) -> str | None:
-    """Return what a cell says of its figure, in the comment that it begins with."""
+    """Return the figure's description from the comment at the start of a cell, or `None` without one."""
     match = FIGURE.match(source)
     return match and re.sub(r"\n#  ", " ", match[1])
 
@@ -230,16 +230,15 @@ def _up(target: Path) -> str:
     return "../" * (len(target.parts) - 1)
 
 
-def _relinked(match: re.Match[str], page: Page, targets: dict[Path, Path]) -> str:
-    """Return a link to a file of the repository as one to its page."""
-    kind, link, place = match[1], match[2], match[3] or ""
+def _site_link(match: re.Match[str], page: Page, targets: dict[Path, Path]) -> str:
+    """Replace a link to a file of the repository by a link to its page on the site."""
+    attribute, link, fragment = match[1], match[2], match[3] or ""
     path = (page.source.parent / link).resolve()
     path = path / "README.md" if path.is_dir() else path
-    if path in targets:
-        return f'{kind}="{_up(page.target)}{targets[path].as_posix()}{place}"'
-    if path.is_relative_to(ROOT / "results"):
-        return f'{kind}="{_up(page.target)}{path.relative_to(ROOT).as_posix()}{place}"'
-    return match[0]
+    target = targets.get(path)
+    if target is None and path.is_relative_to(ROOT / "results"):
+        target = path.relative_to(ROOT)
+    return f'{attribute}="{_up(page.target)}{target.as_posix()}{fragment}"' if target else match[0]
 
 
 if __name__ == "__main__":

@@ -681,8 +681,8 @@ def page():
     lines = [
         "# Ways to use a layer or a network",
         "",
-        f"{len(USES)} ways to use Keras layers and models. Each has a test in `tests/test_uses.py` with layers and models of",
-        "this package, on the backends in the last column.",
+        f"{len(USES)} ways to use Keras layers and models. Each is tested with those of this package in",
+        "`tests/test_uses.py`, on the backends in the last column.",
     ]
     for group in dict.fromkeys(group for group, *_ in USES):
         lines += ["", f"## {group}", "", "| way | test | backends |", "|---|---|---|"]

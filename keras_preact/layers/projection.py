@@ -205,8 +205,8 @@ class Projection(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.filters = int(filters)
-        self.strides = int(strides)
+        self.filters = check_positive("filters", filters)
+        self.strides = check_positive("strides", strides)
         self.normalize = normalize
         self.momentum = float(momentum)
         self.epsilon = float(epsilon)
@@ -278,8 +278,8 @@ class OptionA(keras.layers.Layer):
 
     def __init__(self, filters: int, strides: int = 1, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.filters = int(filters)
-        self.strides = int(strides)
+        self.filters = check_positive("filters", filters)
+        self.strides = check_positive("strides", strides)
         self.data_format = check_data_format(data_format)
 
     def build(self, input_shape: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
 from keras_preact.layers.attention import SelfAttention, xavier
 from keras_preact.layers.composite import CompositeLayer, in_order
 from keras_preact.layers.dropout import DropPath, seeded_dropout
@@ -95,7 +95,7 @@ class Sublayer(ResidualLayer):
         if isinstance(self._set_shortcut(shortcut), IMAGE_SHORTCUTS):
             raise InputError(f"the shortcut {shortcut!r} is made of convolutions and needs images; use another one")
         self.normalization = check_choice("normalization", normalization, SEQUENCE_NORMALIZATIONS)
-        self.epsilon = float(epsilon)
+        self.epsilon = check_number("epsilon", epsilon, 0)
         self.dropout = check_rate("dropout", dropout)
         self.drop_path = check_rate("drop_path", drop_path)
         self.use_bias = bool(use_bias)

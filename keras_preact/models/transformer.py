@@ -329,6 +329,8 @@ def transformer(
     """
     inputs, head = inputs or Tokens(), head or Classification()
     placement = get_placement(placement, NORM_PLACEMENTS)
+    if input_tensor is not None and not keras.backend.is_keras_tensor(input_tensor):
+        raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
     start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(start, check_positive("dim", dim), dtype))
     if check_rate("dropout", dropout):

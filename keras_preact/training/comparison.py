@@ -41,9 +41,11 @@ def compare(
         The folder, with `run.json`, `metrics.csv` (first column `run`), `curves.png`, and one run folder per name.
 
     Raises:
-        InputError: bad configuration, data or folder; no folder is created.
+        InputError: no or bad configurations, bad data or folder; no folder is created.
         Interrupted: a signal asked to stop; continue with `resume_comparison`.
     """
+    if not configs:
+        raise InputError("there are no configurations to compare; pass at least one")
     RunFolder.check_free(out)
     dataset = next(iter(configs.values())).load_dataset()
     for config in configs.values():  # raise the errors of `start` before creating the folder

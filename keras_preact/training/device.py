@@ -51,12 +51,13 @@ def default_precision() -> str:
 
 
 def _is_ampere(compute_capability: str) -> bool:
-    """Whether a compute capability such as "9.0" includes bfloat16 matrix units.
+    """Whether a compute capability such as "9.0" includes bfloat16 matrix units; AMD's are names such as "gfx90a".
 
-    >>> _is_ampere("7.5"), _is_ampere("10.0")
-    (False, True)
+    >>> _is_ampere("7.5"), _is_ampere("10.0"), _is_ampere("gfx90a")
+    (False, True, False)
     """
-    return int(compute_capability.split(".")[0]) >= 8
+    major = compute_capability.split(".")[0]
+    return major.isdigit() and int(major) >= 8
 
 
 def _multiplies_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError, check_positive
+from keras_preact.errors import InputError, check_positive, first_line
 from keras_preact.keras_private import layers_inside
 from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.stack import UnitStack
@@ -63,7 +63,7 @@ def join() -> None:
         keras.distribution.initialize()
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"the processes could not connect ({str(error).splitlines()[0]}); set {MACHINES[0]} to the address and "
+            f"the processes could not connect ({first_line(error)}); set {MACHINES[0]} to the address and "
             f"port of the first process, {MACHINES[1]} to the number of processes, and {MACHINES[2]} to each process's "
             "own number from 0"
         ) from None

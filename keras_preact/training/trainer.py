@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_preact.data import as_input_errors, feed, part_of
-from keras_preact.errors import Diverged, InputError, WriteError, as_command
+from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
 from keras_preact.models import get_entry
 from keras_preact.training.build import build_model, is_mirrored
@@ -326,7 +326,7 @@ def _fit(
         if process()[1] == 1 or isinstance(error, InputError):
             raise
         raise InputError(
-            f"training failed, probably because another of its processes ended ({str(error).splitlines()[0]}); "
+            f"training failed, probably because another of its processes ended ({first_line(error)}); "
             f"restart all of them with {as_command('train --resume', folder.path)}"
         ) from error
     return recorder.seconds

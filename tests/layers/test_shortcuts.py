@@ -151,6 +151,13 @@ def test_option_a_cannot_drop_channels():
         OptionA(3)(X)
 
 
+@pytest.mark.parametrize("layer", [Projection, OptionA])
+def test_sizes_that_are_not_integers_are_refused(layer):
+    for arguments in ((16, 1.5), (0, 1), ("8", 1)):
+        with pytest.raises(InputError, match=r"filters is|strides is"):
+            layer(*arguments)
+
+
 def test_get_shortcut_reads_arguments():
     layer = get_shortcut("constant_scaling(shortcut=0.25, residual=1)", name="h")
     assert (layer.shortcut, layer.residual, layer.name) == (0.25, 1.0, "h")

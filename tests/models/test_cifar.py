@@ -206,6 +206,11 @@ def test_the_critics_highway_network_has_their_parameters_and_the_matched_one_no
     assert 0.97 < matched / PUBLISHED["cifar10", 110, "full_preactivation"] <= 1
 
 
+def test_a_drop_path_outside_its_range_is_named_as_given():
+    with pytest.raises(InputError, match=r"drop_path is 2"):
+        cifar_resnet(8, drop_path=2)
+
+
 def test_drop_path_grows_linearly_from_zero():
     model = cifar_resnet(20, drop_path=0.4)
     rates = [layer.drop_path for layer in model.layers if isinstance(layer, ResidualUnit)]
