@@ -220,8 +220,6 @@ class Recipe:
         True
         """
         data, schedule = dict(data), dict(data["schedule"])
-        if "per_pixel_mean" in data:  # the flag that `inputs` replaced; stored runs in results/ have it
-            data["inputs"] = "per_pixel_mean" if data.pop("per_pixel_mean") else "none"
         recipe_type = AdamRecipe if data.pop("kind", "sgd") == "adam" else Recipe
         kind = SCHEDULES[schedule.pop("kind")]
         fields: Any = {key: tuple(value) if isinstance(value, list) else value for key, value in schedule.items()}

@@ -27,15 +27,7 @@ LOCK = ".lock"
 CHECKSUM = "sha256"
 """Entry of run.json with the checksum of all others."""
 FORMAT = 2
-"""Version of run.json, in its entry `format`. The oldest runs in results/ have neither this entry nor a checksum."""
-KINDS: dict[str, Any] = {
-    "status": str,
-    **dict.fromkeys(("config", "data", "model", "environment", "metrics"), dict),
-    **dict.fromkeys(("step", "steps"), int),
-    "seconds": (int, float),
-    "resumed": list,
-}
-"""Types of the entries of run.json, checked because records without a checksum can contain anything."""
+"""Version of run.json, in its entry `format`."""
 
 
 class RunLocked(InputError):
@@ -203,9 +195,9 @@ class RunFolder:
             record = json.loads(self.record_path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.record_path} cannot be read: {error}; {self._remedy()}") from None
-        if not isinstance(record, dict) or not _is_intact(record):
+        if not isinstance(record, dict) or record.pop(CHECKSUM, None) != checksum(record):
             raise InputError(f"{self.record_path} is damaged or was edited; {self._remedy()}")
-        return {key: value for key, value in record.items() if key not in ("format", CHECKSUM)}
+        return {key: value for key, value in record.items() if key != "format"}
 
     def _remedy(self) -> str:
         if self._has_checkpoints():
@@ -301,14 +293,6 @@ class RunFolder:
 def metrics_summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
     """Return the number of rows of metrics.csv and a checksum that is independent of line endings, for run.json."""
     return {"rows": len(rows), CHECKSUM: checksum(_metrics_text(rows).splitlines())}
-
-
-def _is_intact(record: dict[str, Any]) -> bool:
-    if not all(isinstance(record[key], kind) for key, kind in KINDS.items() if key in record):
-        return False
-    if "format" not in record and CHECKSUM not in record:
-        return True
-    return record.get(CHECKSUM) == checksum({key: value for key, value in record.items() if key != CHECKSUM})
 
 
 class ReadOnlyRunFolder(RunFolder):

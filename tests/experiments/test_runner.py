@@ -1,7 +1,6 @@
 """Reproducing runs what is missing, once, and goes on after it was stopped."""
 
 import dataclasses
-import json
 import os
 import signal
 
@@ -116,7 +115,7 @@ def test_bad_input_is_refused_before_anything_is_run(tmp_path):
 
 def test_unfinished_runs_are_not_kept(tmp_path):
     folder = RunFolder.create(tmp_path / "run")
-    folder.record_path.write_text(json.dumps({"kind": "training", "status": "running"}))
+    folder.update_record(kind="training", status="running")
     with pytest.raises(InputError, match="is not finished"):
         keep(folder, tmp_path / "results")
 

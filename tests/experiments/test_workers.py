@@ -20,7 +20,10 @@ from keras_preact.training import RunFolder
 
 # What a worker does to the run folders, without Keras: takes the next that no other has made, and writes its record.
 WORKER = """
-import json, os, pathlib, signal, sys, time
+import hashlib, json, os, pathlib, signal, sys, time
+def write(folder, record):
+    checksum = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    folder.joinpath("run.json").write_text(json.dumps({**record, "sha256": checksum}))
 mode, *folders = sys.argv[1:]
 signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(folders[0], "saved-%d" % os.getpid()).touch(), sys.exit(143)))
 for folder in map(pathlib.Path, folders):
@@ -29,14 +32,14 @@ for folder in map(pathlib.Path, folders):
     except FileExistsError:
         continue
     record = {"kind": "training", "status": "running", "step": 31, "seconds": 10.0}
-    folder.joinpath("run.json").write_text(json.dumps(record))
+    write(folder, record)
     if mode == "refuses":
         sys.exit("keras-preact: error: the data are missing")
     if mode == "waits":
         time.sleep(60)
     if mode == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
-    folder.joinpath("run.json").write_text(json.dumps({**record, "status": "finished", "step": 62, "seconds": 20.0}))
+    write(folder, {**record, "status": "finished", "step": 62, "seconds": 20.0})
 """
 
 

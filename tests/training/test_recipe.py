@@ -56,13 +56,6 @@ def test_what_others_did(name, epochs, batch, drops, nesterov, decay, inputs):
     np.testing.assert_allclose(rates(recipe.schedule, recipe.steps, at), [0.1, 0.1, 0.01, 0.001], rtol=1e-5)
 
 
-def test_recipes_of_the_first_runs_are_read():
-    old = RECIPES["paper"].to_dict()
-    del old["inputs"], old["reported"]
-    assert Recipe.from_dict({**old, "per_pixel_mean": True}).inputs == "per_pixel_mean"
-    assert Recipe.from_dict({**old, "per_pixel_mean": False}).inputs == "none"
-
-
 def test_imagenets_crops_are_not_padded_and_recipes_without_a_padding_have_the_papers():
     assert (RECIPES["imagenet"].padding, RECIPES["paper"].padding) == (0, 4)
     old = RECIPES["paper"].to_dict()

@@ -149,16 +149,12 @@ def test_a_run_whose_record_is_damaged_goes_on_without_it(damage, whole, tiny_da
     assert resumed.model_path.read_bytes() == whole.model_path.read_bytes()
 
 
-@pytest.mark.parametrize("with_checksum", [True, False])
-def test_a_run_does_not_go_on_with_another_configuration(with_checksum, tiny_dataset, tmp_path):
-    """One digit of the seed, with the record's checksum made to fit, or left out as in the first runs."""
+def test_a_run_does_not_go_on_with_another_configuration(tiny_dataset, tmp_path):
+    """One digit of the seed, with a checksum that fits."""
     folder = stopped(tmp_path / "run", tiny_dataset, step=2)
     record = folder.record()
     record["config"]["seed"] = 4
-    if with_checksum:
-        folder.update_record(**record)
-    else:
-        folder.record_path.write_text(json.dumps(record))
+    folder.update_record(**record)
     with pytest.raises(InputError, match=r"the configuration in run\.json differs from that of .* in seed; delete"):
         resume(folder.path, dataset=tiny_dataset)
     folder.record_path.unlink()
