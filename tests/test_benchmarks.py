@@ -24,6 +24,7 @@ def sizes(model):
     return sorted(int(np.prod(variable.shape)) for variable in model.trainable_variables)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("depth", [20, 164])
 def test_the_plain_network_is_the_same_network(depth):
     plain, ours = plain_network(depth), cifar_resnet(depth, rolled=False)
@@ -45,6 +46,7 @@ def test_the_encoders_of_others_have_the_same_parameters(package):
     assert count == model.count_params()
 
 
+@pytest.mark.thorough
 def test_it_lists_its_comparisons():
     command = [sys.executable, "-m", "benchmarks", "--list", "--only", "start"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")
@@ -52,6 +54,7 @@ def test_it_lists_its_comparisons():
     assert listed[5] == "start 1001"
 
 
+@pytest.mark.thorough
 def test_workers_answer(tmp_path):
     size = {"depth": 8, "batch": 2}
     comparison = Comparison("start 8", (Subject("ours", "cifar", size),), restarts=True, images=2)
@@ -77,6 +80,7 @@ def test_runs_at_once_take_their_steps_side_by_side():
     assert left == []
 
 
+@pytest.mark.thorough
 def test_a_worker_that_fails_says_how():
     comparison = Comparison("none", (Subject("ours", "cifar", {"depth": 21, "batch": 2}),), restarts=True)
     with pytest.raises(RuntimeError, match="6n\\+2"):
@@ -135,6 +139,7 @@ def test_the_readme_quotes_the_results_on_record():
     assert [line for line in quoted if line not in page] == []
 
 
+@pytest.mark.thorough
 def test_a_profile_has_every_kind_and_adds_up():
     """A network of convolutions spends its time on them, forward and backward."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:

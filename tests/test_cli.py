@@ -205,6 +205,7 @@ def test_inspect_writes_a_page(here, capsys):
     assert (here / "results" / "figures" / "profiles-3-units.svg").exists() and "figures/profiles-3-units.svg" in page
 
 
+@pytest.mark.thorough
 def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
     """With one mean for all pixels; where each pixel has its own, a network belongs to one size, and that is said."""
     train = small(picture_folder, "--steps", "2", "--recipe", "fb_resnet_torch")
@@ -290,6 +291,7 @@ def test_inspect_shows_a_run_its_own_images(here, picture_folder, capsys):
 TRANSFORMER = ["--depth", "1", "--dim", "8", "--heads", "2", "--steps", "3"]
 
 
+@pytest.mark.thorough
 def test_a_run_on_some_classes_and_its_weights_for_other_programs(here, capsys):
     train = ["train", "--depth", "8", "--steps", "2", "--batch-size", "8", "--only", "cat", "ship", "frog"]
     assert main([*train, "--out", "run"]) == 0
@@ -311,6 +313,7 @@ def test_a_run_on_some_classes_and_its_weights_for_other_programs(here, capsys):
     assert np.allclose(keras.ops.convert_to_numpy(model.get_layer("logits").kernel), before, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_a_transformer_is_trained_on_reviews_and_told_what_a_bag_of_words_reaches(here, capsys):
     assert main(["train", "--model", "prenorm-transformer", *TRANSFORMER, "--out", "run"]) == 0
     printed = capsys.readouterr().out

@@ -31,6 +31,7 @@ def run_on_jax(*arguments, tmp_path):
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_tensorflow_is_hidden_there(tmp_path):
     """Else the tests below would show nothing: a test that needs TensorFlow is skipped there."""
     printed = run_on_jax("tests/data", tmp_path=tmp_path)

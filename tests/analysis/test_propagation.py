@@ -56,6 +56,7 @@ def test_the_chain_computes_what_the_model_computes_and_leaves_it_alone(training
     assert [link.name for link in chain.links][2:5] == ["stage1_unit03", "stage2_unit01", "stage2_unit02"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rolled", [False, True])
 def test_the_units_bear_the_names_of_the_models_layers(rolled):
     """Also where the stride stands in the last unit of a stage, and the shape changes twice at its border."""
@@ -94,6 +95,7 @@ def softmaxes(logits):
     yield keras.Model(logits.input, layers.Softmax(name="first")(x)[:, :])
 
 
+@pytest.mark.thorough
 def test_the_loss_of_a_softmax_is_that_of_its_logits():
     logits = network()
     built = network(classifier_activation="softmax")
@@ -244,6 +246,7 @@ def test_a_relu_after_the_addition_holds_part_of_the_direct_term_back():
     assert signal["stage3_unit02"].direct < 0.99 * signal["output"].norm
 
 
+@pytest.mark.thorough
 def test_rolled_and_written_out_give_the_same_signals():
     model = network(26)
     disturb(model)

@@ -69,6 +69,7 @@ def test_measuring_changes_nothing_of_the_run(job, tmp_path):
         np.testing.assert_array_equal(one, another)
 
 
+@pytest.mark.thorough
 def test_what_was_measured_is_kept_with_the_run(job, tmp_path):
     (finished,) = plan(TABLE, PROBED, out=job.path.parent)
     target = keep(finished.run.folder, tmp_path)

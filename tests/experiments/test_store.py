@@ -74,6 +74,7 @@ def config(network="cifar_resnet", options=None, **others):
     return RunConfig(network, options or {}, **others)
 
 
+@pytest.mark.thorough
 def test_a_default_that_is_given_changes_nothing():
     """Of random options: with any of the defaults written out, the run is the same."""
     rng = np.random.default_rng(1)

@@ -124,6 +124,7 @@ class TestRolledEqualsUnrolled:
 
 
 class TestState:
+    @pytest.mark.thorough
     def test_moving_statistics_follow_the_closed_form_once_a_step(self, images):
         """m ← ½ m + ½ batch, once per step, rematerialized or not, in the first unit, whose input is known."""
         for rolled, remat in itertools.product((True, False), ("none", "unit", "segment")):

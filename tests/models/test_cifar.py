@@ -198,6 +198,7 @@ def test_a_fractional_widening_narrows_the_stages_and_leaves_the_stem():
             cifar_resnet(14, widen_factor=factor)
 
 
+@pytest.mark.thorough
 def test_the_critics_highway_network_has_their_parameters_and_the_matched_one_not_more_than_the_residual_network():
     theirs = next(entry for entry in paper.REPRODUCTIONS if entry.network.startswith("Highway"))
     rows = {row.name: row.options for row in EXPERIMENTS["extensions"].rows}

@@ -77,6 +77,7 @@ def test_frozen_units_stay_frozen():
     assert [v.path for v in fold(model).trainable_variables] == ["logits/kernel", "logits/bias"]
 
 
+@pytest.mark.thorough
 def test_imagenet_networks_with_groups():
     model = imagenet_resnet(50, groups=4, width_per_group=16, input_shape=(64, 64, 3), classes=7)
     x = np.random.default_rng(0).normal(size=(1, 64, 64, 3)).astype("float32")

@@ -103,6 +103,7 @@ def test_imagenet_networks_roll_too():
     assert [tuple(m.shape[1:3]) for m in maps.values()] == [(16, 16), (8, 8), (4, 4), (4, 4)]
 
 
+@pytest.mark.thorough
 def test_saved_and_loaded_rolled(tmp_path):
     model = cifar_resnet(**SMALL, rolled=True, remat="segment", drop_path=0.2)
     step(model)
@@ -199,6 +200,7 @@ def test_the_automatic_choice_rolls_long_stages_on_tensorflow():
     assert ("encoder_stack" in {layer.name for layer in blocks.layers}) == rolls
 
 
+@pytest.mark.thorough
 def test_unrolled_with_recomputation():
     names = [layer.name for layer in cifar_resnet(**SMALL, rolled=False).layers]
     assert [layer.name for layer in cifar_resnet(**SMALL, rolled=False, remat="none").layers] == names
@@ -567,6 +569,7 @@ def check_any_graph(seeds):
     return shorter
 
 
+@pytest.mark.thorough
 def test_any_graph():
     assert check_any_graph(range(4)) > 1
 

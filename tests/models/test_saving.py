@@ -68,6 +68,7 @@ def test_every_placement_shortcut_and_block_loads_equal_to_the_bit_in_a_fresh_pr
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
+@pytest.mark.thorough
 def test_the_outputs_do_differ_between_combinations(saved):
     """Or the test above would pass on a network that ignores its choices."""
     outputs = {path.name: np.load(path).tobytes() for path in saved.glob("*-basic.npy")}

@@ -28,6 +28,7 @@ def test_nothing_to_compare_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thorough
 def test_both_orders_on_the_bundled_images(tmp_path):
     recipe = Recipe("test", steps=3, batch_size=8, schedule=CosineSchedule(0.05, 1))
     folder = compare(orders(RunConfig(options={"depth": 8}, recipe=recipe)), tmp_path / "run")

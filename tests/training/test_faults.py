@@ -209,6 +209,7 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_space(kil
         assert rows_without_time(resume(disk / "run", dataset=data)) == rows_without_time(whole)
 
 
+@pytest.mark.thorough
 @needs_posix
 def test_a_limit_on_the_size_of_files(whole, data, tmp_path):
     import resource
@@ -387,6 +388,7 @@ def test_ctrl_c_in_the_first_seconds_prints_one_line(seconds, tmp_path):
     assert process.returncode == 130 and said.startswith("keras-preact: stopped") and said.count("\n") == 1, said
 
 
+@pytest.mark.thorough
 @needs_posix
 def test_a_terminal_that_is_closed_leaves_a_run_that_can_be_resumed(tmp_path):
     """A real terminal, which goes away with all that is printed to it."""

@@ -77,6 +77,7 @@ def test_a_transformer_that_is_stopped_and_resumed_is_equal_to_the_bit(stop, tmp
     assert RunFolder.open(tmp_path / "run").record()["config"]["recipe"]["kind"] == "adam"
 
 
+@pytest.mark.thorough
 def test_images_as_patches(tiny_dataset, tmp_path):
     vision = dataclasses.replace(config(), options={**OPTIONS, "patch": 4}, dataset="tiny")
     folder = start(vision, tmp_path / "run", dataset=tiny_dataset)
