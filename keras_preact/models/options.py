@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -74,11 +76,15 @@ class NetworkOptions:
 
 
 def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., keras.Model]:
-    """Show `NetworkOptions` in the signature of a builder that passes them on as `**options`.
+    """Show `NetworkOptions` in the signature of a builder that accepts them as `**options`, and name mistyped ones.
 
     >>> from keras_preact.models import cifar_resnet
     >>> inspect.signature(cifar_resnet).parameters["profile"].default
     'paper'
+    >>> cifar_resnet(20, stride_one="1x1")
+    Traceback (most recent call last):
+        ...
+    TypeError: cifar_resnet() got an unexpected keyword argument 'stride_one'; did you mean 'stride_on'?
     """
     signature = inspect.signature(builder)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
@@ -86,5 +92,15 @@ def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., k
         inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
         for field in fields(NetworkOptions)
     ]
-    builder.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
-    return builder
+    signature = signature.replace(parameters=[*own, *shared])
+
+    @functools.wraps(builder)
+    def build(*arguments: Any, **options: Any) -> keras.Model:
+        for name in options.keys() - signature.parameters.keys():
+            near = difflib.get_close_matches(name, signature.parameters, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{builder.__name__}() got an unexpected keyword argument {name!r}{hint}")
+        return builder(*arguments, **options)
+
+    build.__signature__ = signature  # type: ignore[attr-defined]
+    return build
