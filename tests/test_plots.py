@@ -236,6 +236,9 @@ def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():
     assert (low, high) == (30.0, 40.0) and axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "110"]
     assert "test error (%) tuned, original: 110 layers 39 (n = 2), 20 layers 30 (n = 1)" in alt_text(figure)
+    series["test error (%)"]["tuned"] = {"original": {20: [30.0]}}
+    for axes in depth_figure(series).axes:  # panels share their ticks: all have those of the fullest
+        assert [round(tick) for tick in axes.get_xticks()] == [20, 110]
     assert depth_figure({}).axes  # before anything has been run
 
 

@@ -156,10 +156,10 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
             for number, (order, points) in enumerate(orders.items()):
                 _draw_band(axes, number, in_words(order), points)
             axes.set_title(choice, fontsize=10)
-            _depth_axis(axes, {depth for points in orders.values() for depth in points})
         panels[0].set_ylabel(quantity)
-    for axes in grid[-1]:
-        axes.set_xlabel("depth (layers)")
+    _depth_axes(
+        grid, {d for choices in series.values() for orders in choices.values() for at in orders.values() for d in at}
+    )
     _legend_below(figure, grid[0, 0], 2)
     return figure
 
@@ -199,15 +199,23 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
                 axes.plot(depths, values, label=in_words(order), linewidth=1.4, markersize=4, **look(number))
             if row == 0:
                 axes.set_title(moment, fontsize=10)
-            _depth_axis(axes, {depth for points in orders.values() for depth in points})
         values = [value for orders in by_moment.values() for points in orders.values() for value in points.values()]
         if values and min(values) > 0 and max(values) > 20 * min(values):
             panels[0].set_yscale("log")
         panels[0].set_ylabel(quantity.replace(", ", ",\n"), fontsize=9)
-    for axes in grid[-1]:
-        axes.set_xlabel("depth (layers)")
+    _depth_axes(
+        grid, {d for moments in found.values() for orders in moments.values() for at in orders.values() for d in at}
+    )
     _legend_below(figure, grid[0, 0], 4)
     return figure
+
+
+def _depth_axes(grid: Any, depths: set[int]) -> None:
+    """Give all panels one axis, with the depths of every panel: panels of a column share their ticks."""
+    for axes in grid.flat:
+        _depth_axis(axes, depths)
+    for axes in grid[-1]:
+        axes.set_xlabel("depth (layers)")
 
 
 def _depth_axis(axes: Any, depths: set[int]) -> None:
