@@ -21,8 +21,10 @@ _CASES = {
 
 def _case(row: paper.ShortcutRow) -> str:
     """Return the case of a row of Table 1, with the factors on the shortcut and on F if the name does not say them."""
-    case = _CASES[row.shortcut.split("(")[0]]
-    return f"{case}: shortcut {row.on_shortcut}, F {row.on_residual}" if case.endswith(("ing", "original")) else case
+    shortcut = row.shortcut.split("(")[0]
+    if shortcut in ("conv", "dropout"):
+        return _CASES[shortcut]
+    return f"{_CASES[shortcut]}: shortcut {row.on_shortcut}, F {row.on_residual}"
 
 
 def _table_1() -> Experiment:

@@ -343,8 +343,7 @@ def _images(shape: Any, options: NetworkOptions, default_size: int, data_format:
     """Return the input of the stem: `input_tensor`, or a new input if it is `None`."""
     tensor = options.input_tensor
     if tensor is not None:
-        if not keras.backend.is_keras_tensor(tensor):
-            raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
+        check_input_tensor(tensor)
         _check_image_shape(tuple(tensor.shape[1:]), data_format)
         return tensor
     if shape is None:
@@ -352,6 +351,12 @@ def _images(shape: Any, options: NetworkOptions, default_size: int, data_format:
         shape = (3, size, size) if data_format == "channels_first" else (size, size, 3)
     _check_image_shape(tuple(shape), data_format)
     return keras.Input(tuple(shape), name="images")
+
+
+def check_input_tensor(tensor: Any) -> None:
+    """Raise InputError if `tensor` is not a Keras tensor."""
+    if not keras.backend.is_keras_tensor(tensor):
+        raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
 
 
 def source_inputs(tensor: Any) -> Any:

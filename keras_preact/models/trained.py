@@ -48,8 +48,8 @@ def freeze(network: keras.Model, before: str | None = None) -> list[str]:
 def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     """Re-estimate the statistics of all batch norms on training batches; return the number of batches.
 
-    After training, the moving statistics lag behind the weights. This replaces them by the averages of the batch means
-    and variances over `batches`. The weights do not change. Dropout and augmentation layers act as in training.
+    After training, the moving statistics lag behind the weights. This replaces them with the averages of the batch
+    means and variances over `batches`. The weights do not change. Dropout and augmentation layers act as in training.
 
     Args:
         network: a model with batch norms that are not frozen; it is changed in place.

@@ -13,7 +13,7 @@ from keras_preact.errors import InputError, check_positive, check_rate
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
-from keras_preact.models.resnet import drop_path_rates, equal_units, source_inputs, with_policy
+from keras_preact.models.resnet import check_input_tensor, drop_path_rates, equal_units, source_inputs, with_policy
 
 EMBEDDING_DEVIATION = 0.02
 """Standard deviation of the initial embeddings of tokens and positions, as in BERT and GPT-2."""
@@ -329,8 +329,8 @@ def transformer(
     """
     inputs, head = inputs or Tokens(), head or Classification()
     placement = get_placement(placement, NORM_PLACEMENTS)
-    if input_tensor is not None and not keras.backend.is_keras_tensor(input_tensor):
-        raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
+    if input_tensor is not None:
+        check_input_tensor(input_tensor)
     start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(start, check_positive("dim", dim), dtype))
     if check_rate("dropout", dropout):

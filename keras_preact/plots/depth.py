@@ -157,9 +157,7 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
                 _draw_band(axes, number, in_words(order), points)
             axes.set_title(choice, fontsize=10)
         panels[0].set_ylabel(quantity)
-    _depth_axes(
-        grid, {d for choices in series.values() for orders in choices.values() for at in orders.values() for d in at}
-    )
+    _depth_axes(grid, series)
     _legend_below(figure, grid[0, 0], 2)
     return figure
 
@@ -203,15 +201,14 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
         if values and min(values) > 0 and max(values) > 20 * min(values):
             panels[0].set_yscale("log")
         panels[0].set_ylabel(quantity.replace(", ", ",\n"), fontsize=9)
-    _depth_axes(
-        grid, {d for moments in found.values() for orders in moments.values() for at in orders.values() for d in at}
-    )
+    _depth_axes(grid, found)
     _legend_below(figure, grid[0, 0], 4)
     return figure
 
 
-def _depth_axes(grid: Any, depths: set[int]) -> None:
+def _depth_axes(grid: Any, points: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Any]]]]) -> None:
     """Give all panels one axis, with the depths of every panel: panels of a column share their ticks."""
+    depths = {depth for row in points.values() for panel in row.values() for line in panel.values() for depth in line}
     for axes in grid.flat:
         _depth_axis(axes, depths)
     for axes in grid[-1]:
