@@ -4,11 +4,12 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
+from statistics import mean
 
 import pytest
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
-from keras_preact.experiments.depth import screened, share_of_tuning, tuning
+from keras_preact.experiments.depth import confirmed, screened, share_of_tuning, tuning
 from keras_preact.experiments.page import demo_claim, depth_rows
 from keras_preact.experiments.probe import PROPAGATION
 from keras_preact.experiments.statistics import difference
@@ -140,7 +141,23 @@ def test_the_readme_has_a_row_for_each_depth_of_the_confirmation_and_what_tuning
     rows = [line for line in readme.splitlines() if line.startswith("| ResNet-")]
     assert rows == depth_rows(store) and len(rows) > 2
     share = share_of_tuning(tuning(screened(store)))
-    assert f"tuning it per order closes {100 * share:.0f} % of the gap from 110 layers on" in " ".join(readme.split())
+    text = " ".join(readme.split())
+    assert f"tuning the learning rate per order closes {100 * share:.0f} % of the gap from 110 layers on" in text
+
+
+def test_the_readme_says_what_a_lower_rate_does_to_the_original():
+    runs = confirmed(Store([ROOT / "results"]))
+    at = {
+        (depth, rate): mean(run.error for run in runs["original", depth, rate])
+        for depth in (56, 110, 218)
+        for rate in (0.03, 0.1)
+    }
+    said = (
+        f"at 0.03 instead of 0.1 its mean error is {at[56, 0.03]:.1f} instead of {at[56, 0.1]:.1f} % at 56 layers, "
+        f"{at[110, 0.03]:.1f} instead of {at[110, 0.1]:.1f} % at 110, and {at[218, 0.03]:.1f} % at either rate at 218"
+    )
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{at[218, 0.03]:.1f}" == f"{at[218, 0.1]:.1f}"
 
 
 def test_each_seed_of_the_demo_has_a_gap_of_ten_points():
