@@ -81,6 +81,7 @@ def _form(form: str, size: dict[str, int], precision: str = "float32", name: str
         return Subject(name or form, "cifar_plain", size, precision)
     options: dict[str, dict[str, Any]] = {
         "default": {},
+        "default, optimizer not built": {"builds_optimizer": False},
         "rolled, remat": {"rolled": True, "remat": True},
         "rolled, one thread": {"rolled": True, "intra_op_threads": 1},
     }
@@ -89,7 +90,8 @@ def _form(form: str, size: dict[str, int], precision: str = "float32", name: str
 
 def _start(depth: int, default: str, torch: bool) -> Comparison:
     size = {"depth": depth, "batch": 8}
-    subjects = [_form("default", size, default), *(_form(form, size) for form in FORMS)]
+    subjects = [_form(form, size, default) for form in ("default", "default, optimizer not built")]
+    subjects += [_form(form, size) for form in FORMS]
     if depth == 1001:
         subjects.append(_form("rolled, remat", size))
         subjects.append(_form("rolled, remat", size, default, "default, remat"))

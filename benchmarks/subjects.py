@@ -23,7 +23,14 @@ def images(batch: int, size: int, classes: int) -> tuple[np.ndarray, np.ndarray]
 # ---- Keras --------------------------------------------------------------------------------------------------------
 
 
-def training_step(model: Any, batch: int, size: int, classes: int, xla: bool | None = None) -> Step:
+def training_step(
+    model: Any, batch: int, size: int, classes: int, xla: bool | None = None, builds_optimizer: bool = True
+) -> Step:
+    """Compile a network and return its training step.
+
+    By default the optimizer's variables exist before the first step, as in this package's runs. Keras creates them in
+    that step, and TensorFlow then traces it twice.
+    """
     import keras
 
     from keras_preact.training.device import compiles_with_xla
@@ -33,6 +40,8 @@ def training_step(model: Any, batch: int, size: int, classes: int, xla: bool | N
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         jit_compile=compiles_with_xla() if xla is None else xla,
     )
+    if builds_optimizer:
+        model.optimizer.build(model.trainable_variables)
     x, y = images(batch, size, classes)
     return lambda: model.train_on_batch(x, y)
 
@@ -49,6 +58,7 @@ def cifar(
     intra_op_threads: int | None = None,
     deterministic: bool = False,
     rolled: bool | None = None,  # the default of runs, not of `cifar_resnet`
+    builds_optimizer: bool = True,
     **options: Any,
 ) -> Step:
     import keras
@@ -62,7 +72,7 @@ def cifar(
         tf.config.threading.set_intra_op_parallelism_threads(intra_op_threads)
     if deterministic:
         make_deterministic()
-    return training_step(cifar_resnet(depth, rolled=rolled, **options), batch, 32, 10, xla)
+    return training_step(cifar_resnet(depth, rolled=rolled, **options), batch, 32, 10, xla, builds_optimizer)
 
 
 def cifar_twice(**arguments: Any) -> Step:
@@ -92,7 +102,7 @@ def cifar_at_once(runs: int, precision: str, **arguments: Any) -> Step:
 
 
 def cifar_plain(depth: int, batch: int) -> Step:
-    return training_step(plain_network(depth), batch, 32, 10)
+    return training_step(plain_network(depth), batch, 32, 10, builds_optimizer=False)  # as users write it
 
 
 def plain_network(depth: int) -> Any:
