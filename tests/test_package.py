@@ -84,7 +84,7 @@ def test_importing_the_package_imports_little_beyond_keras():
 
 ORDER = (
     {"errors", "keras_private", "version", "paper", "startup"},
-    {"files", "layers", "data", "optimizers", "plots"},
+    {"files", "layers", "data", "losses", "optimizers", "plots"},
     {"models"},
     {"analysis", "interop", "training"},
     {"course", "console", "experiments"},

@@ -9,6 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.data.splits import ImageSplit
+from keras_preact.errors import check_choice, check_count, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -68,13 +69,17 @@ class PadCropFlip(keras.layers.Layer):
     then equal the mean, as in the authors' code, instead of black. At inference the layer does nothing.
 
     Args:
-        padding: pixels added on each side. Default 4.
+        padding: pixels added on each side, an int; or a float below 1, their share of the image's shorter side, for
+            images of several sizes. Default 4.
         seed: seed of the random draws. The state of the generator is saved with the model. Default: random;
             `keras.utils.set_random_seed` fixes it.
         data_format: `"channels_last"` or `"channels_first"`. Default: Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
 
     Input and output: images (batch, height, width, channels), in the compute dtype.
+
+    Raises:
+        InputError: an argument is out of range.
 
     Example:
 
@@ -85,12 +90,13 @@ class PadCropFlip(keras.layers.Layer):
     """
 
     def __init__(
-        self, padding: int = 4, seed: int | None = None, data_format: str | None = None, **kwargs: Any
+        self, padding: float = 4, seed: int | None = None, data_format: str | None = None, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self.padding = int(padding)
+        self.padding = check_rate("padding", padding) if isinstance(padding, float) else check_count("padding", padding)
         self.seed = seed
-        self.data_format = data_format or keras.config.image_data_format()
+        data_format = data_format or keras.config.image_data_format()
+        self.data_format = check_choice("data format", data_format, ("channels_last", "channels_first"))
         self.generator = keras.random.SeedGenerator(seed)
 
     def call(self, x: Any, training: bool | None = None) -> Any:
@@ -102,7 +108,8 @@ class PadCropFlip(keras.layers.Layer):
 
     def _augment(self, x: Any) -> Any:
         """Gather the pixels of all crops from the padded images at once."""
-        pad, (height, width, channels) = self.padding, x.shape[1:]
+        height, width, channels = x.shape[1:]
+        pad = round(self.padding * min(height, width)) if isinstance(self.padding, float) else self.padding
         batch = ops.shape(x)[0]
         # Each replica draws for the global batch and uses its own rows: the result is the same as on one device.
         replica, replicas = _replica()

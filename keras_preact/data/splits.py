@@ -343,6 +343,29 @@ class ImageDataset:
         """
         return replace(self, train=self.train.at(image_size), test=self.test.at(image_size))
 
+    def size_at(self, scale: float) -> int:
+        """Return the height and width in pixels of images scaled by `scale`.
+
+        Raises:
+            InputError: the images are not square, or their new size is too small for the networks.
+        """
+        height, width, _ = self.image_shape
+        size = round(scale * height)
+        if height != width or size < SMALLEST_IMAGE:
+            raise InputError(
+                f"images of {height}×{width} pixels cannot be scaled by {scale:g}; they must be square, and at least "
+                f"{SMALLEST_IMAGE} pixels afterwards"
+            )
+        return size
+
+    def at_scale(self, scale: float) -> ImageDataset:
+        """Return the data with images scaled by `scale`, for the early epochs of a `FastRecipe`.
+
+        Raises:
+            InputError: as in `size_at`.
+        """
+        return self.at(self.size_at(scale))
+
     def fingerprint(self) -> str:
         """Return a SHA-256 that identifies the data: of pixels and labels, or of file names and sizes."""
         digest = hashlib.sha256(repr((self.class_names, self.image_shape)).encode())

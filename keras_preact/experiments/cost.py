@@ -6,13 +6,14 @@ import dataclasses
 import gc
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_preact.data import feed, from_arrays
+from keras_preact.data import ImageDataset, feed, from_arrays
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job
 from keras_preact.experiments.store import identity
@@ -66,21 +67,30 @@ def seconds_of(config: RunConfig) -> float:
     """
     dataset, images, tested = _dataset_to_time(config)
     recipe = config.recipe
-    clock = _Clock()
+    epochs = -(-recipe.steps // (images // recipe.batch_size))
+    seconds = 0.0
     with on_devices(config.devices):
         model = build_model(config, dataset)
-        model.fit(
-            feed(dataset.train.train_batches(recipe.batch_size, config.seed)),
-            epochs=1 + ROUNDS,
-            steps_per_epoch=1,
-            validation_data=feed(dataset.test.test_batches(TEST_BATCH)),
-            callbacks=[clock],
-            shuffle=False,
-            verbose=0,
-        )
-    step, test = statistics.median(clock.steps[1:]), statistics.median(clock.tests[1:])
-    epochs = -(-recipe.steps // (images // recipe.batch_size))
-    return recipe.steps * step + epochs * test * tested / len(dataset.test)
+        for scale, count in Counter(recipe.image_scale(epoch, epochs) for epoch in range(epochs)).items():
+            scaled = dataset.at_scale(scale) if isinstance(dataset, ImageDataset) and scale != 1 else dataset
+            step, test = _timed(model, scaled, config)
+            seconds += count / epochs * recipe.steps * step + count * test * tested / len(dataset.test)
+    return seconds
+
+
+def _timed(model: keras.Model, dataset: Dataset, config: RunConfig) -> tuple[float, float]:
+    """Return the seconds of a training step, and of a test on the data's test examples."""
+    clock = _Clock()
+    model.fit(
+        feed(dataset.train.train_batches(config.recipe.batch_size, config.seed)),
+        epochs=1 + ROUNDS,
+        steps_per_epoch=1,
+        validation_data=feed(dataset.test.test_batches(TEST_BATCH)),
+        callbacks=[clock],
+        shuffle=False,
+        verbose=0,
+    )
+    return statistics.median(clock.steps[1:]), statistics.median(clock.tests[1:])
 
 
 def _dataset_to_time(config: RunConfig) -> tuple[Dataset, int, int]:

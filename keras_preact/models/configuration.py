@@ -87,6 +87,7 @@ def _from_this_package(custom: Any, class_name: str) -> Known | None:
     kinds = {
         LAYER: keras.layers.Layer,
         "initializer": keras.initializers.Initializer,
+        "loss": keras.losses.Loss,
         "optimizer": keras.optimizers.Optimizer,
         "schedule": keras.optimizers.schedules.LearningRateSchedule,
     }

@@ -169,6 +169,12 @@ def require_uint8(model: keras.Model) -> keras.Model:
     return model
 
 
+def accept_any_size(model: keras.Model) -> None:
+    """Let a model of `require_uint8` train on images of other sizes too; a saved model does not store this."""
+    for spec in model.input_spec:
+        spec.shape = (None, None, None, spec.shape[-1])
+
+
 def require_uint8_like(copy: keras.Model, model: keras.Model) -> keras.Model:
     """Make a copy of a model reject other dtypes than uint8 if that model does; return the copy."""
     refuses = any(getattr(spec, "dtype", None) == "uint8" for spec in keras.tree.flatten(model.input_spec))

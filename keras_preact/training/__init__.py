@@ -10,17 +10,28 @@ from keras_preact.training.comparison import compare, orders, resume_comparison
 from keras_preact.training.config import RunConfig
 from keras_preact.training.device import PRECISIONS, default_precision
 from keras_preact.training.evaluation import evaluate
-from keras_preact.training.recipe import RECIPES, CosineSchedule, CoupledSGD, Recipe, StepSchedule, get_recipe
+from keras_preact.training.recipe import (
+    RECIPES,
+    AdamRecipe,
+    CosineSchedule,
+    CoupledSGD,
+    FastRecipe,
+    Recipe,
+    StepSchedule,
+    get_recipe,
+)
 from keras_preact.training.runs import RunFolder, RunLocked, next_free_folder
 from keras_preact.training.trainer import resume, start
 
 __all__ = [
     "PRECISIONS",
     "RECIPES",
+    "AdamRecipe",
     "Checkpoint",
     "CosineSchedule",
     "CoupledSGD",
     "Diverged",
+    "FastRecipe",
     "Interrupted",
     "Recipe",
     "RunConfig",

@@ -18,10 +18,11 @@ from keras_preact.models import (
     get_entry,
 )
 from keras_preact.models.resnet import with_policy
-from keras_preact.models.trained import require_uint8
+from keras_preact.models.trained import accept_any_size, require_uint8
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
 from keras_preact.training.distribute import synchronize
+from keras_preact.training.recipe import FastRecipe
 from keras_preact.training.tasks import TASKS
 
 
@@ -59,7 +60,7 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
             synchronize(model)
         model.compile(
             _with_loss_scale(config.recipe.optimizer(), model),
-            task.loss(),
+            config.recipe.loss(task),
             metrics=[task.metric()],
             jit_compile=compiles_with_xla() and not is_mirrored(config),
         )
@@ -96,13 +97,18 @@ def _image_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     options = _network_options(config)
     images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
     x = _preprocess(images, config, dataset.train)
-    return require_uint8(get_entry(config.network).on_images(x, dataset.classes, options))
+    model = require_uint8(get_entry(config.network).on_images(x, dataset.classes, options))
+    if isinstance(config.recipe, FastRecipe):
+        accept_any_size(model)
+    return model
 
 
 def _preprocess(images: Any, config: RunConfig, train: ImageSplit) -> Any:
     """Scale, pad, crop and flip images as the recipe says."""
     options: dict[str, Any] = {"seed": config.seed, "data_format": "channels_last", "name": "augmentation"}
-    augmented = PadCropFlip(config.recipe.padding, **options) if config.recipe.augment else lambda x: x
+    augmented = (
+        PadCropFlip(config.recipe.crop_padding(train.image_shape), **options) if config.recipe.augment else lambda x: x
+    )
     if config.recipe.inputs == "per_image":  # after the crop, including its black border
         pixels = keras.layers.Rescaling(1.0, dtype="float32", name="pixels")(images)
         standardize = {"center": False, "scale": False, "epsilon": 1e-3, "dtype": "float32"}

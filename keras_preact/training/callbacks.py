@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,37 @@ class StopRequest:
         self.signal_number = signal_number
 
 
+class Stopwatch:
+    """Measures the training time of a run, across its parts.
+
+    Args:
+        record: contents of run.json, whose times are continued. Default: start at 0.
+    """
+
+    def __init__(self, record: Mapping[str, Any] | None = None) -> None:
+        before = record or {"seconds": 0.0, "cpu_seconds": 0.0}
+        self._counts_cpu = "cpu_seconds" in before  # a run of an earlier version has not counted its first part
+        self._start = time.perf_counter() - before["seconds"]
+        self._cpu_start = time.process_time() - before.get("cpu_seconds", 0.0)
+
+    @property
+    def times(self) -> dict[str, float]:
+        """The training time: `seconds` of wall clock, and `cpu_seconds`, summed over the cores."""
+        seconds = round(time.perf_counter() - self._start, 1)
+        cpu_seconds = round(time.process_time() - self._cpu_start, 1)
+        return {"seconds": seconds, **({"cpu_seconds": cpu_seconds} if self._counts_cpu else {})}
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Exclude the time spent in this block, in which another run may be trained."""
+        paused, cpu_paused = time.perf_counter(), time.process_time()
+        try:
+            yield
+        finally:
+            self._start += time.perf_counter() - paused
+            self._cpu_start += time.process_time() - cpu_paused
+
+
 class Recorder(keras.callbacks.Callback):
     """Counts steps, writes metrics and checkpoints, and stops cleanly on a signal or on divergence.
 
@@ -41,7 +72,7 @@ class Recorder(keras.callbacks.Callback):
         stop_request: holds the signal that asked the run to stop, if any.
         step: steps done so far.
         recipe: supplies the number of steps and the learning rate.
-        seconds: training time so far.
+        stopwatch: measures the training time.
         rows: rows of metrics so far.
         examples: maps a step to the example indices of its batch; to an empty list if the data have no order.
     """
@@ -52,7 +83,7 @@ class Recorder(keras.callbacks.Callback):
         stop_request: StopRequest,
         step: int,
         recipe: Recipe,
-        seconds: float,
+        stopwatch: Stopwatch,
         rows: Sequence[dict[str, float]],
         examples: Callable[[int], Sequence[int]],
     ) -> None:
@@ -64,21 +95,8 @@ class Recorder(keras.callbacks.Callback):
         self.steps = recipe.steps
         self.learning_rate = recipe.schedule.to_keras(recipe.steps)
         self.rows = list(rows)
-        self._start_time = time.perf_counter() - seconds
+        self.stopwatch = stopwatch
         self._metrics_to_restore: list[Any] | None = None
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start_time
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Exclude the time spent in this block, in which another run may be trained."""
-        pause_time = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._start_time += time.perf_counter() - pause_time
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -113,7 +131,7 @@ class Recorder(keras.callbacks.Callback):
             "train_error": train_error,
             "test_loss": logs["val_loss"],
             "test_error": test_error,
-            "seconds": round(self.seconds, 1),
+            "seconds": self.stopwatch.times["seconds"],
         }
         self.rows.append({key: float(value) for key, value in row.items()})
         self.folder.write_metrics(self.rows)
@@ -140,7 +158,7 @@ class Recorder(keras.callbacks.Callback):
         # ReLU can mask NaN, so the loss may stay finite when a weight does not.
         if weight := self.checkpoint.first_not_finite():
             raise self._diverged(f"the weight {weight} is not finite")
-        facts = {"step": self.step, "seconds": round(self.seconds, 1), "metrics": metrics_summary(self.rows)}
+        facts = {"step": self.step, **self.stopwatch.times, "metrics": metrics_summary(self.rows)}
         if is_chief():
             # With these notes a run can resume when its other files are lost, and only with its own configuration.
             notes = {"record": {**self.folder.record(), **facts}, "metrics": self.rows}

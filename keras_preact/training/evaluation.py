@@ -81,6 +81,7 @@ def evaluate(
     """
     folder = RunFolder.open(path)
     file = folder.trained_model()
+    config = RunConfig.from_dict(folder.training()["config"])
     dataset = dataset or data_of(folder, data_dir)
     model = load_model(file, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
@@ -99,7 +100,7 @@ def evaluate(
         test = test.at(size, short_side)
         model = resized(model, size)
     task = TASKS[dataset.task]
-    model.compile(loss=task.loss(), metrics=[task.metric()], jit_compile=compiles_with_xla())
+    model.compile(loss=config.recipe.loss(task), metrics=[task.metric()], jit_compile=compiles_with_xla())
     batches = test.test_batches(TEST_BATCH)
     with as_input_errors(batches):
         loss, metric = model.evaluate(feed(batches), verbose=0)

@@ -14,12 +14,12 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from keras_preact.data import as_input_errors, feed, part_of
+from keras_preact.data import ImageDataset, as_input_errors, feed, part_of
 from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
 from keras_preact.models import get_entry
 from keras_preact.training.build import build_model, is_mirrored
-from keras_preact.training.callbacks import Recorder, StopRequest, handles_signals, tensorboard_callbacks
+from keras_preact.training.callbacks import Recorder, StopRequest, Stopwatch, handles_signals, tensorboard_callbacks
 from keras_preact.training.checkpoints import Checkpoint, save_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import (
@@ -33,6 +33,7 @@ from keras_preact.training.distribute import (
 )
 from keras_preact.training.evaluation import TEST_BATCH, check_recorded, data_of
 from keras_preact.training.provenance import environment
+from keras_preact.training.recipe import FastRecipe
 from keras_preact.training.runs import ReadOnlyRunFolder, RunFolder, metrics_summary
 
 
@@ -146,14 +147,23 @@ def starting(
                 stack.enter_context(folder.held())
             stop_request = stack.enter_context(_in_training(folder, stop_request))
             folder.update_record(**_first_record(config, dataset, model))
-            seconds = yield from _fit(config, folder, dataset, model, callbacks, stop_request, split)
-        return _finish(folder, model, seconds)
+            yield from _fit(config, folder, dataset, model, callbacks, stop_request, split)
+        return _finish(folder, model)
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
-    """Raise InputError if a batch is larger than the data or cannot be shared equally among the devices."""
+    """Raise InputError if the recipe does not fit the data, or a batch cannot be shared equally among the devices."""
     dataset.train.steps_per_epoch(config.recipe.batch_size)
+    if isinstance(config.recipe, FastRecipe):
+        _check_scales(config.recipe, dataset)
     check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
+
+
+def _check_scales(recipe: FastRecipe, dataset: Dataset) -> None:
+    """Raise InputError if the data are no images, or too small for the recipe's smallest size."""
+    if not isinstance(dataset, ImageDataset):
+        raise InputError(f"the recipe {recipe.name} trains image networks; choose another for {dataset.name}")
+    dataset.size_at(min(recipe.image_scales))
 
 
 def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> dict[str, Any]:
@@ -172,6 +182,7 @@ def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> di
         "step": 0,
         "steps": config.recipe.steps,
         "seconds": 0.0,
+        "cpu_seconds": 0.0,
     }
 
 
@@ -253,10 +264,10 @@ def resuming(
             stop_request = stack.enter_context(_in_training(folder, stop_request))
             folder.update_record(status="running", diverged=None, resumed=resumed, metrics=metrics_summary(rows))
             folder.write_metrics(rows)  # without the epochs after the checkpoint, which will be trained again
-            seconds = yield from _fit(
-                config, folder, dataset, model, callbacks, stop_request, split, step, record["seconds"], rows
+            yield from _fit(
+                config, folder, dataset, model, callbacks, stop_request, split, step, Stopwatch(record), rows
             )
-        return _finish(folder, model, seconds)
+        return _finish(folder, model)
 
 
 def _warn_if_onednn_changed(folder: RunFolder, previous: dict[str, Any], now: dict[str, Any]) -> None:
@@ -288,23 +299,28 @@ def _fit(
     stop_request: StopRequest,
     split: Split,
     step: int = 0,
-    seconds: float = 0.0,
+    stopwatch: Stopwatch | None = None,
     rows: Sequence[dict[str, float]] = (),
-) -> Generator[int, None, float]:
-    """Train from `step` to the end; return the run's total training time in seconds."""
+) -> Generator[int, None, None]:
+    """Train from `step` to the end."""
     order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
     examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-    recorder = Recorder(folder, stop_request, step, config.recipe, seconds, rows, examples)
+    stopwatch = stopwatch or Stopwatch()
+    recorder = Recorder(folder, stop_request, step, config.recipe, stopwatch, rows, examples)
     recorder.set_model(model)
     steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
     if step % steps_per_epoch:
         recorder.preserve_metrics()
     all_callbacks = [*callbacks, recorder, *tensorboard_callbacks(folder)]
     test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
+    recipe, sizes = config.recipe, _Sizes(dataset)
+    if isinstance(recipe, FastRecipe):  # the size of the images changes between calls of `fit`
+        split = epochs
     try:
-        for part in split(step, config.recipe.steps, steps_per_epoch):
-            batches = dataset.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
-            tests = dataset.test.test_batches(test_batch)
+        for part in split(step, recipe.steps, steps_per_epoch):
+            scaled = sizes.at(recipe.image_scale(part.first_epoch, -(-recipe.steps // steps_per_epoch)), model)
+            batches = scaled.train.train_batches(recipe.batch_size, config.seed, part.first_step)
+            tests = scaled.test.test_batches(test_batch)
             with as_input_errors(batches, tests):
                 model.fit(
                     feed(part_of(batches, *process())),
@@ -316,11 +332,11 @@ def _fit(
                     shuffle=False,  # `batches` defines the order
                     verbose=0,
                 )
-            with recorder.pause():
+            with stopwatch.pause():
                 yield recorder.step
     except Diverged as error:
         diverged = {"step": error.step, "examples": error.examples}
-        folder.update_record(status="diverged", diverged=diverged, seconds=round(recorder.seconds, 1))
+        folder.update_record(status="diverged", diverged=diverged, **stopwatch.times)
         raise
     except (RuntimeError, ValueError) as error:
         if process()[1] == 1 or isinstance(error, InputError):
@@ -329,7 +345,29 @@ def _fit(
             f"training failed, probably because another of its processes ended ({first_line(error)}); "
             f"restart all of them with {as_command('train --resume', folder.path)}"
         ) from error
-    return recorder.seconds
+    folder.update_record(**stopwatch.times)
+
+
+class _Sizes:
+    """The data of a run at the sizes of its epochs.
+
+    Args:
+        dataset: the data at full size.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self._dataset = self._current = dataset
+        self._scale = 1.0
+
+    def at(self, scale: float, model: keras.Model) -> Dataset:
+        """Return the data at this scale, and prepare the model for images of another size than in the last epoch."""
+        if scale != self._scale:
+            images = cast(ImageDataset, self._dataset)  # only recipes for images scale them
+            self._current, self._scale = images.at_scale(scale), scale
+            # TensorFlow would trace a step for images of any size, which is slower.
+            model.make_train_function(force=True)
+            model.make_test_function(force=True)
+        return self._current
 
 
 def _restore(checkpoint: Checkpoint, record: dict[str, Any], path: Path) -> int:
@@ -406,7 +444,7 @@ def epochs(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
 Split = Callable[[int, int, int], list[Part]]
 
 
-def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
+def _finish(folder: RunFolder, model: keras.Model) -> RunFolder:
     """Save the model, draw the curves, and record the result: that of the last epoch, as in the paper."""
     if not is_chief():
         return folder
@@ -417,5 +455,5 @@ def _finish(folder: RunFolder, model: keras.Model, seconds: float) -> RunFolder:
     folder.write_curves({model.name: rows}, folder.unit())
     last = rows[-1]
     result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
-    folder.update_record(status="finished", result=result, seconds=round(seconds, 1))
+    folder.update_record(status="finished", result=result)
     return folder

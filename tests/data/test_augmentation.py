@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from harness import array, check_config, check_data_formats, check_policy, check_saving
 
+from keras_preact import InputError
 from keras_preact.data import ArraySplit, PadCropFlip, PerPixelMean
 
 X = np.random.default_rng(8).normal(size=(64, 6, 5, 3)).astype("float32")
@@ -60,6 +61,33 @@ def test_every_output_is_a_possible_crop_of_the_padded_image():
         found.add(matches[0])
     assert len(found) > 30  # 64 draws from 50 possibilities
     assert {flip for *_, flip in found} == {1, -1}
+
+
+@pytest.mark.parametrize(("padding", "pixels"), [(0.25, 2), (0.125, 1), (0.0, 0)])
+def test_a_padding_below_1_is_a_share_of_the_shorter_side(padding, pixels):
+    x = np.random.default_rng(2).normal(size=(32, 8, 12, 3)).astype("float32")
+    share, fixed = PadCropFlip(padding, seed=1), PadCropFlip(pixels, seed=1)
+    np.testing.assert_array_equal(array(share(x, training=True)), array(fixed(x, training=True)))
+    small = x[:, ::2, ::2]
+    fixed = PadCropFlip(round(pixels / 2), seed=2)
+    np.testing.assert_array_equal(
+        array(PadCropFlip(padding, seed=2)(small, training=True)), array(fixed(small, training=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"padding": -1}, "padding"),
+        ({"padding": 1.5}, "padding"),
+        ({"padding": -0.1}, "padding"),
+        ({"padding": "4"}, "padding"),
+        ({"data_format": "channels_middle"}, "data format"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        PadCropFlip(**options)
 
 
 def test_draws_are_uniform():

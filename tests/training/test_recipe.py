@@ -1,5 +1,7 @@
 """The paper's recipe as data, and the optimizer and schedules that it stands for."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -9,13 +11,14 @@ from keras_preact import InputError
 from keras_preact.optimizers import KernelAdamW
 from keras_preact.training import (
     RECIPES,
+    AdamRecipe,
     CosineSchedule,
     CoupledSGD,
+    FastRecipe,
     Recipe,
     StepSchedule,
     get_recipe,
 )
-from keras_preact.training.recipe import AdamRecipe
 
 
 def rates(schedule, steps, at):
@@ -87,10 +90,40 @@ def test_another_length_keeps_the_proportions():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_survive_json(name):
-    import json
-
     recipe = RECIPES[name]
     assert Recipe.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+@pytest.mark.parametrize("kind", [Recipe, AdamRecipe, FastRecipe])
+def test_kinds_of_recipes_survive_json(kind):
+    recipe = kind("mine", 10, schedule=CosineSchedule(0.3))
+    again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
+    assert again == recipe and type(again) is kind
+    assert type(again.optimizer()) is type(recipe.optimizer())
+
+
+def test_the_size_of_the_images_grows_after_whole_epochs_to_full_size():
+    recipe = FastRecipe("mine", 100, image_scales=(0.5, 0.75, 1.0), scale_changes=(0.5, 0.8))
+    assert [recipe.image_scale(epoch, 10) for epoch in range(10)] == [0.5] * 5 + [0.75] * 3 + [1.0] * 2
+    for epochs in range(1, 30):
+        scales = [recipe.image_scale(epoch, epochs) for epoch in range(epochs)]
+        assert scales == sorted(scales)
+        assert scales[-1] == 1
+    assert {Recipe("mine", 10).image_scale(epoch, 10) for epoch in range(10)} == {1}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"image_scales": (0.5, 1.0)}, "2 image scales"),
+        ({"scale_changes": (0.8, 0.5)}, "increasing order"),
+        ({"image_scales": (0.5, 0.75, 0.9)}, "must be 1"),
+        ({"inputs": "per_pixel_mean"}, "mean per pixel"),
+    ],
+)
+def test_sizes_that_do_not_lead_to_full_size_are_refused(options, words):
+    with pytest.raises(InputError, match=words):
+        a_fast_recipe(**options)
 
 
 def test_an_unknown_recipe_is_refused():
@@ -175,6 +208,9 @@ def wrong_arguments():
     yield from ((make, "momentum", value) for make in (a_recipe, an_adam_recipe, CoupledSGD) for value in NO_SHARES)
     yield from ((CoupledSGD, "nesterov", value) for value in NO_FLAGS)
     yield from ((an_adam_recipe, "beta_2", value) for value in NO_SHARES)
+    yield from ((a_fast_recipe, "label_smoothing", value) for value in NO_SHARES)
+    for name in ("image_scales", "scale_changes"):
+        yield from ((a_fast_recipe, name, value) for value in (0.5, None, [0.5, 1.0], (-0.5, 1.0), (1.5, 1.0), (NAN,)))
     yield from ((an_adam_recipe, "clip_norm", value) for value in (-1, 0, NAN, INF, True, "1"))
 
 
@@ -184,6 +220,10 @@ def a_recipe(**options):
 
 def an_adam_recipe(**options):
     return AdamRecipe(**{"name": "mine", "steps": 10, **options})
+
+
+def a_fast_recipe(**options):
+    return FastRecipe(**{"name": "mine", "steps": 10, **options})
 
 
 def test_a_number_out_of_its_range_is_refused_by_name():
