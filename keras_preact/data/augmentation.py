@@ -54,6 +54,9 @@ class PerPixelMean(keras.layers.Layer):
         difference = ops.cast(x, "float32") - ops.convert_to_tensor(self.mean)
         return ops.cast(difference / self.scale, self.compute_dtype)
 
+    def multiply_adds(self, input_shape: Any) -> int:
+        return 0  # like normalization layers, for `models.summary.multiply_adds`
+
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 

@@ -14,7 +14,7 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.placements import PLACEMENTS
 from keras_preact.models.profiles import PROFILES, conventions
 from keras_preact.training.config import RunConfig
-from keras_preact.training.recipe import RECIPES, CosineSchedule, Recipe, get_recipe
+from keras_preact.training.recipe import RECIPES, CosineSchedule, FastRecipe, Recipe, get_recipe
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Row:
         learning_rate: replaces the recipe's learning rate.
         warmup: share of the steps for warm-up; replaces the recipe's schedule by a cosine with this warm-up.
         warmup_learning_rate: constant learning rate of that warm-up. Default: the rate rises from 0.
+        steps: replaces the recipe's number of steps; warm-up and drops keep their proportions.
+        changes: replaces other fields of the recipe.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Row:
     learning_rate: float | None = None
     warmup: float | None = None
     warmup_learning_rate: float | None = None
+    steps: int | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -54,6 +58,9 @@ class Row:
 
     def recipe(self, base: Recipe) -> Recipe:
         """Return the recipe of this row, given the budget's recipe for its data set."""
+        if self.steps is not None or self.changes:
+            base = dataclasses.replace(base.with_steps(self.steps or base.steps), name=f"{base.name}-{self.name}")
+            base = dataclasses.replace(base, **self.changes)
         rate = base.schedule.learning_rate if self.learning_rate is None else self.learning_rate
         schedule, suffix = dataclasses.replace(base.schedule, learning_rate=rate), f"{rate:g}"
         if self.warmup is not None:
@@ -200,7 +207,8 @@ def _shorter(recipe: str, name: str, steps: int) -> Recipe:
 
 def _recipe_of(profile: str, dataset: str, default: Recipe) -> Recipe:
     """Return the CIFAR recipe of a profile's code base for as many images as `default`; else `default`."""
-    if profile not in RECIPES or dataset not in ("cifar10", "cifar100", "bundled"):
+    is_fast = isinstance(default, FastRecipe)  # no code base's
+    if profile not in RECIPES or dataset not in ("cifar10", "cifar100", "bundled") or is_fast:
         return default
     recipe = get_recipe(profile)
     if default.name == "paper":
@@ -295,6 +303,13 @@ BUDGETS = {
             {"cifar10": DEEP, "cifar100": DEEP},
             image_sizes={"cifar10": 16, "cifar100": 16},
             probes=True,
+        ),
+        Budget(
+            "fast",
+            "wide, shallow networks and the recipe `fast`, on the whole of CIFAR-10; minutes to hours per run",
+            {"fast-90": {"depth": 14, "widen_factor": 2}, "fast-94": {"depth": 14, "widen_factor": 4}},
+            {"cifar10": "cifar10"},
+            {"cifar10": get_recipe("fast")},
         ),
         Budget(
             "paper",

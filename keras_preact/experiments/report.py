@@ -33,6 +33,8 @@ COLUMNS = (
     "our difference [95 %]",
     "verdict",
     "test loss",
+    "core-minutes",
+    "10¹⁵ FLOPs",
 )
 
 
@@ -178,7 +180,18 @@ def cells(line: Line, budget: Budget) -> list[str]:
         "" if line.difference is None or not budget.judges else str(line.difference),
         line.verdict if budget.judges else "",
         f"{statistics.median(line.losses):.2f}" if line.losses else "",
+        *_cost(line),
     ]
+
+
+def _cost(line: Line) -> tuple[str, str]:
+    """Return the core-minutes of a run and its floating-point operations, as text; empty if a run has no record."""
+    minutes = [run.record.get("cpu_seconds", math.nan) / 60 for run in line.runs]
+    operations = [run.record.get("training_flops", math.nan) / 1e15 for run in line.runs]
+    return (
+        f"{statistics.mean(minutes):.0f}" if math.isfinite(sum(minutes or [math.nan])) else "",
+        f"{operations[0]:.2g}" if math.isfinite(sum(operations or [math.nan])) else "",
+    )
 
 
 def verdict(found: Sequence[Line]) -> str:

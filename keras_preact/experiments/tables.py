@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from keras_preact import paper
 from keras_preact.experiments.grid import DEPTHS, Experiment, Row
 from keras_preact.paper import in_words
+from keras_preact.training.recipe import get_recipe
 
 _CASES = {
     "identity": "original",
@@ -252,6 +254,30 @@ def _depth_row(order: str, depth: int, rate: float, dataset: str) -> Row:
     return Row(name, title, f"depth-{depth}", {"placement": order}, dataset, learning_rate=rate)
 
 
+def _fast() -> Experiment:
+    """What does each ingredient of the recipe `fast` contribute? And how good does a wider network get?"""
+    fast, full_size = get_recipe("fast"), {"image_scales": (1.0,), "scale_changes": ()}
+    changes: dict[str, tuple[str, dict[str, Any]]] = {
+        "no-smoothing": ("hard labels", {"label_smoothing": 0.0}),
+        "full-size": ("32×32 pixels from the start", full_size),
+        "decay-all": ("weight decay of biases and batch norms too", {"decays": "all"}),
+        "no-nesterov": ("no Nesterov momentum", {"nesterov": False}),
+    }
+    rows = [Row("fast", "the recipe `fast`", "fast-90")]
+    rows += [Row(name, title, "fast-90", changes=change) for name, (title, change) in changes.items()]
+    # As many pixels as in the recipe's epochs at 16, 24 and 32 pixels.
+    pixels = (8 * 16**2 + 4 * 24**2 + 2 * 32**2) / (14 * 32**2)
+    same_cost = round(pixels * fast.steps)
+    rows += [
+        Row(
+            "full-size-same-cost", "32×32 pixels, as many pixels in all", "fast-90", steps=same_cost, changes=full_size
+        ),
+        Row("rate-0.1", "learning rate 0.1", "fast-90", learning_rate=0.1),
+        Row("fast-94", "twice as wide, twice as many epochs", "fast-94", steps=2 * fast.steps),
+    ]
+    return Experiment("fast", "time to accuracy: the recipe `fast`, and the recipe without one ingredient", tuple(rows))
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -264,5 +290,6 @@ EXPERIMENTS = {
         _depth(),
         _extensions(),
         _warmup(),
+        _fast(),
     )
 }

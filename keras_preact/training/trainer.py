@@ -17,7 +17,9 @@ import numpy as np
 from keras_preact.data import ImageDataset, as_input_errors, feed, part_of
 from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
+from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.models import get_entry
+from keras_preact.models.summary import multiply_adds
 from keras_preact.training.build import build_model, is_mirrored
 from keras_preact.training.callbacks import Recorder, StopRequest, Stopwatch, handles_signals, tensorboard_callbacks
 from keras_preact.training.checkpoints import Checkpoint, save_model
@@ -178,12 +180,36 @@ def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> di
             **get_entry(config.network).facts(config.options),
             "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
         },
+        "training_flops": _training_flops(config, dataset, model),
         "environment": environment(),
         "step": 0,
         "steps": config.recipe.steps,
         "seconds": 0.0,
         "cpu_seconds": 0.0,
     }
+
+
+def _training_flops(config: RunConfig, dataset: Dataset, model: keras.Model) -> float | None:
+    """Return the floating-point operations of a run's matrix products and convolutions; `None` if a layer is unknown.
+
+    A multiply-add counts as two operations, and the backward pass as two forward passes.
+    """
+    recipe, steps_per_epoch = config.recipe, dataset.train.steps_per_epoch(config.recipe.batch_size)
+    epochs = -(-recipe.steps // steps_per_epoch)
+    steps = [min(steps_per_epoch, recipe.steps - epoch * steps_per_epoch) for epoch in range(epochs)]
+    scales = [recipe.image_scale(epoch, epochs) for epoch in range(epochs)]
+    try:
+        per_example = {scale: _multiply_adds(model, dataset, scale) for scale in set(scales)}
+    except InputError:
+        return None
+    return 6.0 * recipe.batch_size * sum(n * per_example[scale] for n, scale in zip(steps, scales, strict=True))
+
+
+def _multiply_adds(model: keras.Model, dataset: Dataset, scale: float) -> int:
+    if scale == 1 or not isinstance(dataset, ImageDataset):
+        return multiply_adds(model)
+    size = dataset.size_at(scale)
+    return layer_multiply_adds(model, (None, size, size, dataset.image_shape[-1]))
 
 
 def _folder_class() -> type[RunFolder]:

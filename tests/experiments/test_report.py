@@ -28,7 +28,20 @@ def line(errors, published=None, reference=None):
 
 def test_a_line_says_mean_and_spread_and_the_difference_from_the_first_row():
     first = line((7.0, 6.0, 9.0), Published(6.61, "L"))
-    assert cells(first, BUDGETS["cpu"]) == ["a row", "ResNet-32", "6.61", "", "7.33 ± 1.53", "3", "", "", "", ""]
+    assert cells(first, BUDGETS["cpu"]) == [
+        "a row",
+        "ResNet-32",
+        "6.61",
+        "",
+        "7.33 ± 1.53",
+        "3",
+        "",
+        "",
+        "",
+        "",
+        "",
+        "",
+    ]
     second = line((12.0, 13.0), Published(8.17, "L"), first)
     assert cells(second, BUDGETS["cpu"])[4:9] == ["12.50 ± 0.71", "2", "+1.56", "+5.17 [+1.87, +8.46]", "agrees"]
     assert cells(second, BUDGETS["smoke"])[6:9] == ["+1.56", "", ""]  # whose errors mean nothing

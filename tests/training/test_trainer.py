@@ -19,7 +19,8 @@ from harness import StopAfter, array
 from keras_preact import InputError
 from keras_preact.data import PadCropFlip, bundled_cifar10, from_arrays
 from keras_preact.layers import UnitStack
-from keras_preact.models import load_model, reestimate_statistics, resized
+from keras_preact.models import cifar_resnet, load_model, reestimate_statistics, resized
+from keras_preact.models.summary import multiply_adds
 from keras_preact.training import (
     CosineSchedule,
     CoupledSGD,
@@ -355,6 +356,14 @@ def test_data_that_a_fast_recipe_cannot_scale_are_refused_before_a_folder_is_mad
     with pytest.raises(InputError, match="trains image networks"):
         start(series, tmp_path / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_the_record_counts_the_operations_of_the_whole_training(whole, growing):
+    """Six per multiply-add: two forward, four backward. Of the images at each size, and of preprocessing none."""
+    network = cifar_resnet(8, input_shape=(8, 8, 3), classes=3)
+    assert whole.record()["training_flops"] == 6 * 14 * 10 * multiply_adds(network)
+    of = {size: multiply_adds(cifar_resnet(8, input_shape=(size, size, 3), classes=3)) for size in (8, 12, 16)}
+    assert growing[0].record()["training_flops"] == 6 * 10 * (12 * of[8] + 6 * of[12] + 2 * of[16])
 
 
 def test_the_record_counts_the_time_of_all_cores(whole, growing):
