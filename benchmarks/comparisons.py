@@ -65,6 +65,9 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     for kind in ("training", "inference"):
         for precision in PRECISIONS:
             yield _imagenet(kind, precision)
+    for network in ("cifar", "imagenet"):
+        for batch in (1, 16):
+            yield _serving(network, batch, torch)
     yield _fit(20, 100, 120, default)
     yield _xla(20, 128, default)
     yield _deterministic(20, 128, default)
@@ -148,6 +151,34 @@ def _imagenet(kind: str, precision: str) -> Comparison:
     return Comparison(f"ImageNet-50 {kind} {precision}", subjects, images=16)
 
 
+RUNTIMES = (
+    "TensorFlow",
+    "TensorFlow, frozen",
+    "ONNX Runtime",
+    "OpenVINO, float32",
+    "OpenVINO, bfloat16",
+    "LiteRT",
+)
+
+
+def _serving(network: str, batch: int, torch: bool) -> Comparison:
+    """A folded network in the runtimes that it can be exported to; each uses all cores."""
+    size = {"network": network, "batch": batch}
+    subjects = [Subject(runtime, "served", {**size, "runtime": runtime}) for runtime in RUNTIMES]
+    if torch and network == "cifar":
+        block, n = _units(110)
+        subjects.append(Subject("PyTorch, compiled", "cifar_torch_served", {"block": block, "n": n, "batch": batch}))
+    name = {"cifar": "110", "imagenet": "ImageNet-50"}[network]
+    packages = ("onnxruntime", "openvino", "ai-edge-litert")
+    return Comparison(f"serving {name} batch {batch}", tuple(subjects), images=batch, also=packages)
+
+
+def _units(depth: int) -> tuple[str, int]:
+    from keras_preact.models import cifar_units
+
+    return cifar_units(depth)
+
+
 def _fit(depth: int, batch: int, steps: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": batch, "steps": steps}
     subjects = (
@@ -197,8 +228,6 @@ def _encoder_start(depth: int, default: str) -> Comparison:
 
 
 def _torch(name: str, depth: int, batch: int, compiled: bool = False, bfloat16: bool = False) -> Subject:
-    from keras_preact.models import cifar_units
-
-    block, n = cifar_units(depth)
+    block, n = _units(depth)
     arguments = {"block": block, "n": n, "batch": batch, "compiled": compiled, "bfloat16": bfloat16}
     return Subject(name, "cifar_torch", arguments)

@@ -153,6 +153,98 @@ def imagenet_applications(batch: int, inference: bool = False) -> Step:
     return inference_step(model, batch, 224) if inference else training_step(model, batch, 224, 1000)
 
 
+# ---- serving ------------------------------------------------------------------------------------------------------
+
+
+def served(network: str, runtime: str, batch: int) -> Step:
+    """Return an inference step of a folded network in a runtime, from a NumPy array to a NumPy array."""
+    import tempfile
+    from pathlib import Path
+
+    from keras_preact.interop import export_model
+    from keras_preact.models import cifar_resnet, fold, preact_resnet50
+
+    model = fold(cifar_resnet(110) if network == "cifar" else preact_resnet50())
+    x, _ = images(batch, model.input_shape[1], 10)
+    if runtime == "TensorFlow":
+        return lambda: model.predict_on_batch(x)
+    if runtime == "TensorFlow, frozen":
+        return _frozen(model, x)
+    with tempfile.TemporaryDirectory() as folder:
+        suffix = {"ONNX Runtime": ".onnx", "LiteRT": ".tflite"}.get(runtime, ".xml")
+        path = Path(folder, f"network{suffix}")
+        export_model(model, path)
+        return RUNTIMES[suffix](path, runtime, x)
+
+
+def _frozen(model: Any, x: np.ndarray) -> Step:
+    """TensorFlow with the weights as constants of the graph."""
+    import tensorflow as tf
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    call = tf.function(lambda images: model(images, training=False))
+    graph = convert_variables_to_constants_v2(call.get_concrete_function(tf.TensorSpec(x.shape, x.dtype)))
+    return lambda: graph(tf.constant(x))[0].numpy()
+
+
+def _onnx(path: Any, runtime: str, x: np.ndarray) -> Step:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path))
+    name = session.get_inputs()[0].name
+    return lambda: session.run(None, {name: x})[0]
+
+
+def _openvino(path: Any, runtime: str, x: np.ndarray) -> Step:
+    import openvino
+
+    precision = "bf16" if runtime.endswith("bfloat16") else "f32"
+    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    return lambda: compiled(x)[0]
+
+
+def _litert(path: Any, runtime: str, x: np.ndarray) -> Step:
+    import os
+
+    from ai_edge_litert.interpreter import Interpreter
+
+    interpreter = Interpreter(model_content=path.read_bytes(), num_threads=os.cpu_count())
+    place, out = interpreter.get_input_details()[0]["index"], interpreter.get_output_details()[0]["index"]
+    interpreter.resize_tensor_input(place, x.shape)
+    interpreter.allocate_tensors()
+
+    def step() -> np.ndarray:
+        interpreter.set_tensor(place, x)
+        interpreter.invoke()
+        return interpreter.get_tensor(out)
+
+    return step
+
+
+RUNTIMES: dict[str, Callable[[Any, str, np.ndarray], Step]] = {
+    ".onnx": _onnx,
+    ".xml": _openvino,
+    ".tflite": _litert,
+}
+
+
+def cifar_torch_served(block: str, n: int, batch: int) -> Step:
+    import torch
+
+    model = torch.compile(torch_cifar(block, n).eval())
+    pixels = torch.from_numpy(images(batch, 32, 10)[0].transpose(0, 3, 1, 2))
+    pixels = pixels.contiguous(memory_format=torch.channels_last)
+
+    def step() -> np.ndarray:
+        with torch.inference_mode():
+            return model(pixels).numpy()
+
+    return step
+
+
+# ---- runs ---------------------------------------------------------------------------------------------------------
+
+
 def model_of_a_run(depth: int) -> tuple[Any, Any]:
     """Return the compiled model that a run of this package trains, with augmentation, and its data."""
     import keras
@@ -296,8 +388,8 @@ def torch_encoder(depth: int, dim: int, heads: int, length: int) -> Any:
 # ---- PyTorch ------------------------------------------------------------------------------------------------------
 
 
-def cifar_torch(block: str, n: int, batch: int, bfloat16: bool, compiled: bool) -> Step:
-    """The same network in PyTorch, channels_last; `compiled`: by torch.compile."""
+def torch_cifar(block: str, n: int) -> Any:
+    """Return the same network in PyTorch, channels_last."""
     import torch
     from torch import nn
 
@@ -333,7 +425,15 @@ def cifar_torch(block: str, n: int, batch: int, bfloat16: bool, compiled: bool) 
             parts.append(Unit(channels, filters, 2 if stage and not unit else 1, first=not unit))
             channels = filters * expansion
     parts += [nn.BatchNorm2d(channels), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10)]
-    model = nn.Sequential(*parts).to(memory_format=torch.channels_last)
+    return nn.Sequential(*parts).to(memory_format=torch.channels_last)
+
+
+def cifar_torch(block: str, n: int, batch: int, bfloat16: bool, compiled: bool) -> Step:
+    """A training step of the same network in PyTorch; `compiled`: by torch.compile."""
+    import torch
+    from torch import nn
+
+    model = torch_cifar(block, n)
     run = torch.compile(model) if compiled else model
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
     x, y = images(batch, 32, 10)

@@ -602,6 +602,12 @@ def litert(tmp_path):
     export_model(network(), tmp_path / "model.tflite")
 
 
+@use("Copying and saving", "OpenVINO", on=("tensorflow",))
+def openvino(tmp_path):
+    pytest.importorskip("openvino")
+    export_model(network(), tmp_path / "model.xml")
+
+
 @use("Copying and saving", "safetensors")
 def safetensors(tmp_path):
     from keras_preact.interop import load_safetensors, save_safetensors

@@ -127,13 +127,14 @@ def parser() -> argparse.ArgumentParser:
         "--keep", type=Path, nargs="+", default=[], metavar="RUN", help="first copy these finished runs into DIR"
     )
 
-    export = add_command("export", "convert a trained network: safetensors, ONNX, TFLite or SavedModel")
+    export = add_command("export", "convert a trained network: safetensors, SavedModel, ONNX, OpenVINO or LiteRT")
     export.add_argument("model", metavar="MODEL", help="run folder or .keras file")
     export.add_argument(
         "file",
         type=Path,
         metavar="FILE",
-        help="new file: NAME.safetensors (weights only), NAME.onnx, NAME.tflite, or NAME (a SavedModel folder)",
+        help="new file: NAME.safetensors (weights only), NAME.onnx, NAME.xml (OpenVINO), NAME.tflite (LiteRT), or NAME "
+        "(a SavedModel folder)",
     )
     export.add_argument("--dtype", help="dtype of a .safetensors file: float32 (default) or float16")
 

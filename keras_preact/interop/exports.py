@@ -1,4 +1,4 @@
-"""Exporting networks as SavedModel, ONNX or LiteRT, each checked against Keras's output."""
+"""Exporting networks as SavedModel, ONNX, OpenVINO or LiteRT, each checked against Keras's output."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed
+from keras_preact.models.rolling import is_functional, units_of_stacks, unroll
 
 Outputs = Callable[[np.ndarray], np.ndarray]
 
@@ -29,12 +30,14 @@ class Format:
         packages: the packages that it needs.
         open: reads an exported file and returns the function that runs it.
         since: the first release of Keras with the format.
+        weights_suffix: suffix of the second file, which holds the weights; empty if there is none.
     """
 
     name: str
     packages: tuple[str, ...]
     open: Callable[[Path], Outputs]
     since: tuple[int, int] = (3, 12)
+    weights_suffix: str = ""
 
 
 def _open_saved_model(path: Path) -> Outputs:
@@ -67,20 +70,29 @@ def _open_litert(path: Path) -> Outputs:
     return outputs
 
 
+def _open_openvino(path: Path) -> Outputs:
+    import openvino
+
+    # The default on processors with bfloat16 instructions is bfloat16.
+    compiled = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    return lambda images: compiled(images)[0]
+
+
 FORMATS = {
     "": Format("tf_saved_model", ("tensorflow",), _open_saved_model),
     ".onnx": Format("onnx", ("tensorflow", "tf2onnx", "onnxruntime"), _open_onnx),
+    ".xml": Format("openvino", ("tensorflow", "openvino"), _open_openvino, weights_suffix=".bin"),
     ".tflite": Format("litert", ("tensorflow", "ai_edge_litert"), _open_litert, since=(3, 13)),
 }
-"""Export formats by the suffix of the path; a SavedModel is a folder without one."""
+"""Export formats by the suffix of the path; a SavedModel is a folder without one. OpenVINO writes NAME.bin too."""
 
 
 def export_model(model: keras.Model, path: str | Path) -> float:
-    """Export a network as a SavedModel, ONNX or LiteRT and compare its output with Keras's.
+    """Export a network as a SavedModel, ONNX, OpenVINO or LiteRT and compare its output with Keras's.
 
-    The format follows from the path's suffix: none, `.onnx` or `.tflite`. The network is exported in float32 whatever
-    its policy, because few runtimes for these formats support bfloat16. Keras's exporters need the TensorFlow backend
-    and, for ONNX and LiteRT, the packages of the extra `export`.
+    The format follows from the path's suffix: none, `.onnx`, `.xml` (OpenVINO) or `.tflite`. The network is exported in
+    float32 whatever its policy, because few runtimes for these formats support bfloat16. Keras's exporters need the
+    TensorFlow backend and, except for SavedModels, the packages of the extra `export`.
 
     Args:
         model: any Keras model with one input and one output.
@@ -103,10 +115,12 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     """
     path = Path(path)
     if path.suffix not in FORMATS:
-        raise InputError(f"{path.name} has an unknown suffix; pass a folder, NAME.onnx or NAME.tflite")
+        raise InputError(f"{path.name} has an unknown suffix; pass a folder, NAME.onnx, NAME.xml or NAME.tflite")
     format = FORMATS[path.suffix]
     _check(model, path, format)
     model = _in_float32(model)
+    if format.name == "openvino" and is_functional(model) and units_of_stacks(model):
+        model = unroll(model)  # OpenVINO cannot convert TensorFlow's loops
     images = _images(model)
     try:
         expected = keras.ops.convert_to_numpy(model(images, training=False))
@@ -114,14 +128,14 @@ def export_model(model: keras.Model, path: str | Path) -> float:
             warnings.simplefilter("ignore")  # deprecations inside the exporters
             if format.name == "onnx":
                 _write_erfc()
-            model.export(path, format=format.name, verbose=False)
+            model.export(str(path), format=format.name, verbose=False)
             difference = float(np.abs(format.open(path)(images) - expected).max() / max(np.abs(expected).max(), 1e-12))
     except Exception as error:
-        _remove(path)
+        _remove(path, format)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{model.name} cannot be exported as {format.name} ({reason}); try another format") from None
     if not difference <= 1e-4:
-        _remove(path)
+        _remove(path, format)
         raise InputError(
             f"{model.name} as {format.name} differs from Keras by {difference:.1e} of the largest output; try another "
             "format"
@@ -130,8 +144,9 @@ def export_model(model: keras.Model, path: str | Path) -> float:
 
 
 def _check(model: keras.Model, path: Path, format: Format) -> None:
-    if path.exists():
-        raise InputError(f"{path} exists already and is not overwritten; choose another path")
+    for file in _files(path, format):
+        if file.exists():
+            raise InputError(f"{file} exists already and is not overwritten; choose another path")
     if keras.backend.backend() != "tensorflow":
         raise InputError(f"Keras exports {format.name} only on its TensorFlow backend; set KERAS_BACKEND=tensorflow")
     check_installed(format.name, *format.packages)
@@ -189,8 +204,14 @@ def _images(model: keras.Model) -> np.ndarray:
     return random.normal(size=(2, *shape)).astype(dtype)
 
 
-def _remove(path: Path) -> None:
+def _files(path: Path, format: Format) -> list[Path]:
+    """Return the files, or the folder, that an export writes."""
+    return [path, *([path.with_suffix(format.weights_suffix)] if format.weights_suffix else [])]
+
+
+def _remove(path: Path, format: Format) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
-        path.unlink(missing_ok=True)
+        for file in _files(path, format):
+            file.unlink(missing_ok=True)

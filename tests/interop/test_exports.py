@@ -1,5 +1,7 @@
 """Networks as other programs run them: the outputs of Keras, or a sentence and nothing left behind."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -55,6 +57,20 @@ def test_a_file_that_answers_something_else_is_not_left_behind(tmp_path, monkeyp
     with pytest.raises(InputError, match="differs from Keras by"):
         export_model(cifar_resnet(8), tmp_path / "network")
     assert not (tmp_path / "network").exists()
+
+
+def test_both_files_of_openvino_are_checked_and_removed(tmp_path, monkeypatch):
+    pytest.importorskip("openvino")
+    (tmp_path / "network.bin").write_text("mine")
+    with pytest.raises(InputError, match=r"network\.bin exists already and is not overwritten"):
+        export_model(cifar_resnet(8), tmp_path / "network.xml")
+    assert (tmp_path / "network.bin").read_text() == "mine"
+    (tmp_path / "network.bin").unlink()
+    wrong = dataclasses.replace(FORMATS[".xml"], open=lambda path: lambda images: np.ones((2, 10), "float32"))
+    monkeypatch.setitem(FORMATS, ".xml", wrong)
+    with pytest.raises(InputError, match="differs from Keras by"):
+        export_model(cifar_resnet(8), tmp_path / "network.xml")
+    assert not list(tmp_path.iterdir())
 
 
 def test_networks_of_few_tokens_are_asked_about_those_alone(tmp_path):
