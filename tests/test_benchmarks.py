@@ -3,6 +3,7 @@
 import inspect
 import json
 import multiprocessing
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +150,23 @@ def test_a_profile_has_every_kind_and_adds_up():
     assert sum(times.values()) < 60_000
     text = report.report({**results(), "profiles": {"net": {"convolutions": 75.0, "the rest": 25.0}}})
     assert "| net | 75 | 25 | 100 |" in text
+
+
+def test_the_guide_to_formats_quotes_the_results_on_record():
+    record = json.loads((ROOT / "results/benchmarks/2-cores-serving/bench.json").read_text())["comparisons"]
+    names = [
+        "serving 110 batch 1",
+        "serving 110 batch 16",
+        "serving ImageNet-50 batch 1",
+        "serving ImageNet-50 batch 16",
+    ]
+    seconds = {name: {k: statistics.median(v["step"]) for k, v in record[name]["values"].items()} for name in names}
+    text = (ROOT / "docs/weights.md").read_text(encoding="utf-8")
+    for runtime in seconds[names[0]]:
+        ratios = [f"{at['TensorFlow'] / at[runtime]:.2f}" if runtime in at else "" for at in seconds.values()]
+        assert f"| {runtime} | {' | '.join(ratios)} |" in text
+    # What the guide concludes from them.
+    fastest = [min(at, key=at.__getitem__) for at in seconds.values()]
+    assert fastest[1:] == ["OpenVINO, bfloat16"] * 3
+    float32 = [{k: v for k, v in at.items() if k != "OpenVINO, bfloat16"} for at in seconds.values()]
+    assert all(at["ONNX Runtime"] <= 1.05 * min(at.values()) for at in float32)

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed
-from keras_preact.models.rolling import is_functional, units_of_stacks, unroll
+from keras_preact.models.folding import fold
 
 Outputs = Callable[[np.ndarray], np.ndarray]
 
@@ -90,9 +90,10 @@ FORMATS = {
 def export_model(model: keras.Model, path: str | Path) -> float:
     """Export a network as a SavedModel, ONNX, OpenVINO or LiteRT and compare its output with Keras's.
 
-    The format follows from the path's suffix: none, `.onnx`, `.xml` (OpenVINO) or `.tflite`. The network is exported in
-    float32 whatever its policy, because few runtimes for these formats support bfloat16. Keras's exporters need the
-    TensorFlow backend and, except for SavedModels, the packages of the extra `export`.
+    The format follows from the path's suffix: none, `.onnx`, `.xml` (OpenVINO) or `.tflite`. The exported program is
+    for inference: stacks are unrolled and batch norms folded, see `fold`. It computes in float32 whatever the model's
+    policy, because few runtimes for these formats support bfloat16. Keras's exporters need the TensorFlow backend and,
+    except for SavedModels, the packages of the extra `export`.
 
     Args:
         model: any Keras model with one input and one output.
@@ -119,21 +120,24 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     format = FORMATS[path.suffix]
     _check(model, path, format)
     model = _in_float32(model)
-    if format.name == "openvino" and is_functional(model) and units_of_stacks(model):
-        model = unroll(model)  # OpenVINO cannot convert TensorFlow's loops
     images = _images(model)
     try:
         expected = keras.ops.convert_to_numpy(model(images, training=False))
+        program = _for_inference(model)
+        program(images)  # Keras exports no model that was never called
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside the exporters
             if format.name == "onnx":
                 _write_erfc()
-            model.export(str(path), format=format.name, verbose=False)
+            program.export(str(path), format=format.name, verbose=False)
             difference = float(np.abs(format.open(path)(images) - expected).max() / max(np.abs(expected).max(), 1e-12))
     except Exception as error:
         _remove(path, format)
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{model.name} cannot be exported as {format.name} ({reason}); try another format") from None
+    if not np.isfinite(expected).all():
+        _remove(path, format)
+        raise InputError(f"the outputs of {model.name} are NaN or infinite, so its export cannot be checked; train it")
     if not difference <= 1e-4:
         _remove(path, format)
         raise InputError(
@@ -191,6 +195,17 @@ def _in_float32(model: keras.Model) -> keras.Model:
     copy = keras.saving.deserialize_keras_object(json.loads(changed))
     copy.set_weights(model.get_weights())
     return copy
+
+
+def _for_inference(model: keras.Model) -> keras.Model:
+    """Return the model folded, or unchanged if it cannot be folded.
+
+    Loops run slowly in other runtimes, and OpenVINO cannot convert them; folding unrolls them too.
+    """
+    try:
+        return fold(model)
+    except InputError:
+        return model
 
 
 def _images(model: keras.Model) -> np.ndarray:

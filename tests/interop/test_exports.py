@@ -59,6 +59,38 @@ def test_a_file_that_answers_something_else_is_not_left_behind(tmp_path, monkeyp
     assert not (tmp_path / "network").exists()
 
 
+def test_the_program_is_folded_and_a_model_that_cannot_be_folded_is_exported_as_it_is(tmp_path):
+    onnx = pytest.importorskip("onnx")
+
+    class Twice(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.dense = keras.layers.Dense(3)
+
+        def call(self, x):
+            return 2 * self.dense(x)
+
+    model = cifar_resnet(8, placement="original", rolled=True)
+    assert export_model(model, tmp_path / "network.onnx") < 1e-4
+    operations = {node.op_type for node in onnx.load(tmp_path / "network.onnx").graph.node}
+    assert "Conv" in operations and not operations & {"Loop", "BatchNormalization"}
+    subclassed = Twice()
+    subclassed(np.ones((1, 4), "float32"))
+    with pytest.raises(InputError):
+        fold(subclassed)
+    inputs = keras.Input((4,))
+    assert export_model(keras.Model(inputs, subclassed(inputs)), tmp_path / "program") < 1e-4
+
+
+def test_a_network_whose_outputs_are_not_finite_is_not_exported(tmp_path):
+    model = keras.Sequential(
+        [keras.Input((4,)), keras.layers.Dense(3, kernel_initializer=keras.initializers.Constant(3e38))]
+    )
+    with pytest.raises(InputError, match="are NaN or infinite"):
+        export_model(model, tmp_path / "program")
+    assert not list(tmp_path.iterdir())
+
+
 def test_both_files_of_openvino_are_checked_and_removed(tmp_path, monkeypatch):
     pytest.importorskip("openvino")
     (tmp_path / "network.bin").write_text("mine")
