@@ -409,7 +409,7 @@ REFUSED = {
     "shortcut's argument": (["train", "--shortcut", "dropout(0.5"], "shortcut"),
     "network": (["train", "--model", "resnet51"], "known: "),
     "recipe": (
-        ["train", "--recipe", "fast"],
+        ["train", "--recipe", "quick"],
         "known: paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, adam, demo",
     ),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),

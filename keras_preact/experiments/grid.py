@@ -307,7 +307,7 @@ BUDGETS = {
         Budget(
             "fast",
             "wide, shallow networks and the recipe `fast`, on the whole of CIFAR-10; minutes to hours per run",
-            {"fast-90": {"depth": 14, "widen_factor": 2}, "fast-94": {"depth": 14, "widen_factor": 4}},
+            {"wide": {"depth": 14, "widen_factor": 2}, "wider": {"depth": 14, "widen_factor": 4}},
             {"cifar10": "cifar10"},
             {"cifar10": get_recipe("fast")},
         ),

@@ -149,3 +149,39 @@ def test_the_warm_up_grid_differs_in_order_rate_and_warm_up_alone():
     }
     assert configs["48-post_norm-0.002-none"].recipe.schedule.warmup_steps == 0
     assert len({folder_name(config) for config in configs.values()}) == len(table.rows)
+
+
+def test_each_row_of_the_fast_recipe_changes_what_its_title_says():
+    rows = {row.name: BUDGETS["fast"].config(row, 0, "float32") for row in EXPERIMENTS["fast"].rows}
+    fast = rows["fast"].recipe
+    assert fast == RECIPES["fast"]
+
+    def changed(name):
+        other, mine = rows[name].recipe.to_dict(), fast.to_dict()
+        return {key: other[key] for key in mine if key != "name" and other[key] != mine[key]}
+
+    full_size = {"image_scales": (1.0,), "scale_changes": ()}
+    assert changed("no-smoothing") == {"label_smoothing": 0.0}
+    assert changed("full-size") == full_size
+    assert changed("decay-all") == {"decays": "all"}
+    assert changed("no-nesterov") == {"nesterov": False}
+    assert changed("rate-0.1")["schedule"]["learning_rate"] == 0.1 and len(changed("rate-0.1")) == 1
+    assert rows["accurate"].recipe.steps == 2 * fast.steps
+    assert rows["accurate"].options["widen_factor"] == 2 * rows["fast"].options["widen_factor"]
+
+    def pixels(recipe):
+        """Pixels of the whole training, of images of one pixel."""
+        epochs = recipe.steps / 390
+        return sum(recipe.image_scale(epoch, round(epochs)) ** 2 for epoch in range(round(epochs))) * 390
+
+    same_cost = rows["full-size-same-cost"].recipe
+    assert same_cost.image_scales == (1.0,)
+    assert same_cost.steps == pytest.approx(pixels(fast), rel=1e-3)
+    assert same_cost.schedule.warmup_steps / same_cost.steps == pytest.approx(0.2, rel=1e-2)
+
+
+def test_a_profile_keeps_the_fast_recipe():
+    """No code base has such a recipe; its networks are used."""
+    row = EXPERIMENTS["fast"].rows[0]
+    config = BUDGETS["fast"].of("fb_resnet_torch").config(row, 0, "float32")
+    assert config.recipe == RECIPES["fast"] and config.options["profile"] == "fb_resnet_torch"

@@ -127,9 +127,9 @@ def test_sizes_that_do_not_lead_to_full_size_are_refused(options, words):
 
 
 def test_an_unknown_recipe_is_refused():
-    known = "paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, adam, demo"
+    known = "paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, fast, adam, demo"
     with pytest.raises(InputError, match=f"known: {known}"):
-        get_recipe("fast")
+        get_recipe("quick")
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
