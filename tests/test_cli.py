@@ -410,7 +410,7 @@ REFUSED = {
     "network": (["train", "--model", "resnet51"], "known: "),
     "recipe": (
         ["train", "--recipe", "quick"],
-        "known: paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, adam, demo",
+        "known: paper, imagenet, fb_resnet_torch, resnet_1k_layers, tensorflow_models, short, fast, adam, demo",
     ),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
     "steps": (["train", "--steps", "0"], "steps is 0; it must be an integer of at least 1"),
