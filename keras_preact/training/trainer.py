@@ -14,12 +14,10 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from keras_preact.data import ImageDataset, as_input_errors, feed, part_of
+from keras_preact.data import as_input_errors, feed, part_of
 from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
-from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.models import get_entry
-from keras_preact.models.summary import multiply_adds
 from keras_preact.training.build import build_model, is_mirrored
 from keras_preact.training.callbacks import Recorder, StopRequest, Stopwatch, handles_signals, tensorboard_callbacks
 from keras_preact.training.checkpoints import Checkpoint, save_model
@@ -37,6 +35,7 @@ from keras_preact.training.evaluation import TEST_BATCH, check_recorded, data_of
 from keras_preact.training.provenance import environment
 from keras_preact.training.recipe import FastRecipe
 from keras_preact.training.runs import ReadOnlyRunFolder, RunFolder, metrics_summary
+from keras_preact.training.sizes import Sizes, check_scales, training_flops
 
 
 @contextmanager
@@ -157,15 +156,8 @@ def check_fits(config: RunConfig, dataset: Dataset) -> None:
     """Raise InputError if the recipe does not fit the data, or a batch cannot be shared equally among the devices."""
     dataset.train.steps_per_epoch(config.recipe.batch_size)
     if isinstance(config.recipe, FastRecipe):
-        _check_scales(config.recipe, dataset)
+        check_scales(config.recipe, dataset)
     check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
-
-
-def _check_scales(recipe: FastRecipe, dataset: Dataset) -> None:
-    """Raise InputError if the data are no images, or too small for the recipe's smallest size."""
-    if not isinstance(dataset, ImageDataset):
-        raise InputError(f"the recipe {recipe.name} trains image networks; choose another for {dataset.name}")
-    dataset.size_at(min(recipe.image_scales))
 
 
 def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> dict[str, Any]:
@@ -180,36 +172,13 @@ def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> di
             **get_entry(config.network).facts(config.options),
             "trainable_parameters": int(sum(np.prod(v.shape) for v in model.trainable_variables)),
         },
-        "training_flops": _training_flops(config, dataset, model),
+        "training_flops": training_flops(config.recipe, dataset, model),
         "environment": environment(),
         "step": 0,
         "steps": config.recipe.steps,
         "seconds": 0.0,
         "cpu_seconds": 0.0,
     }
-
-
-def _training_flops(config: RunConfig, dataset: Dataset, model: keras.Model) -> float | None:
-    """Return the floating-point operations of a run's matrix products and convolutions; `None` if a layer is unknown.
-
-    A multiply-add counts as two operations, and the backward pass as two forward passes.
-    """
-    recipe, steps_per_epoch = config.recipe, dataset.train.steps_per_epoch(config.recipe.batch_size)
-    epochs = -(-recipe.steps // steps_per_epoch)
-    steps = [min(steps_per_epoch, recipe.steps - epoch * steps_per_epoch) for epoch in range(epochs)]
-    scales = [recipe.image_scale(epoch, epochs) for epoch in range(epochs)]
-    try:
-        per_example = {scale: _multiply_adds(model, dataset, scale) for scale in set(scales)}
-    except InputError:
-        return None
-    return 6.0 * recipe.batch_size * sum(n * per_example[scale] for n, scale in zip(steps, scales, strict=True))
-
-
-def _multiply_adds(model: keras.Model, dataset: Dataset, scale: float) -> int:
-    if scale == 1 or not isinstance(dataset, ImageDataset):
-        return multiply_adds(model)
-    size = dataset.size_at(scale)
-    return layer_multiply_adds(model, (None, size, size, dataset.image_shape[-1]))
 
 
 def _folder_class() -> type[RunFolder]:
@@ -339,7 +308,7 @@ def _fit(
         recorder.preserve_metrics()
     all_callbacks = [*callbacks, recorder, *tensorboard_callbacks(folder)]
     test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
-    recipe, sizes = config.recipe, _Sizes(dataset)
+    recipe, sizes = config.recipe, Sizes(dataset)
     if isinstance(recipe, FastRecipe):  # the size of the images changes between calls of `fit`
         split = epochs
     try:
@@ -372,28 +341,6 @@ def _fit(
             f"restart all of them with {as_command('train --resume', folder.path)}"
         ) from error
     folder.update_record(**stopwatch.times)
-
-
-class _Sizes:
-    """The data of a run at the sizes of its epochs.
-
-    Args:
-        dataset: the data at full size.
-    """
-
-    def __init__(self, dataset: Dataset) -> None:
-        self._dataset = self._current = dataset
-        self._scale = 1.0
-
-    def at(self, scale: float, model: keras.Model) -> Dataset:
-        """Return the data at this scale, and prepare the model for images of another size than in the last epoch."""
-        if scale != self._scale:
-            images = cast(ImageDataset, self._dataset)  # only recipes for images scale them
-            self._current, self._scale = images.at_scale(scale), scale
-            # TensorFlow would trace a step for images of any size, which is slower.
-            model.make_train_function(force=True)
-            model.make_test_function(force=True)
-        return self._current
 
 
 def _restore(checkpoint: Checkpoint, record: dict[str, Any], path: Path) -> int:
