@@ -164,17 +164,18 @@ def served(network: str, runtime: str, batch: int) -> Step:
     from keras_preact.interop import export_model
     from keras_preact.models import cifar_resnet, fold, preact_resnet50
 
-    model = fold(cifar_resnet(110) if network == "cifar" else preact_resnet50())
+    model = cifar_resnet(110) if network == "cifar" else preact_resnet50()
     x, _ = images(batch, model.input_shape[1], 10)
     if runtime == "TensorFlow":
-        return lambda: model.predict_on_batch(x)
+        folded = fold(model)
+        return lambda: folded.predict_on_batch(x)
     if runtime == "TensorFlow, frozen":
-        return _frozen(model, x)
+        return _frozen(fold(model), x)
+    suffix, opened = RUNTIMES[runtime]
     with tempfile.TemporaryDirectory() as folder:
-        suffix = {"ONNX Runtime": ".onnx", "LiteRT": ".tflite"}.get(runtime, ".xml")
         path = Path(folder, f"network{suffix}")
-        export_model(model, path)
-        return RUNTIMES[suffix](path, runtime, x)
+        export_model(model, path)  # folds it
+        return opened(path, x)
 
 
 def _frozen(model: Any, x: np.ndarray) -> Step:
@@ -187,23 +188,23 @@ def _frozen(model: Any, x: np.ndarray) -> Step:
     return lambda: graph(tf.constant(x))[0].numpy()
 
 
-def _onnx(path: Any, runtime: str, x: np.ndarray) -> Step:
-    import onnxruntime
+def _as_checked(path: Any, x: np.ndarray) -> Step:
+    """The runtime as `export_model` uses it to check the file."""
+    from keras_preact.interop.exports import FORMATS
 
-    session = onnxruntime.InferenceSession(str(path))
-    name = session.get_inputs()[0].name
-    return lambda: session.run(None, {name: x})[0]
+    outputs = FORMATS[path.suffix].open(path)
+    return lambda: outputs(x)
 
 
-def _openvino(path: Any, runtime: str, x: np.ndarray) -> Step:
+def _openvino_bfloat16(path: Any, x: np.ndarray) -> Step:
     import openvino
 
-    precision = "bf16" if runtime.endswith("bfloat16") else "f32"
-    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    compiled = openvino.compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
     return lambda: compiled(x)[0]
 
 
-def _litert(path: Any, runtime: str, x: np.ndarray) -> Step:
+def _litert(path: Any, x: np.ndarray) -> Step:
+    """With all cores, and without an allocation for each batch."""
     import os
 
     from ai_edge_litert.interpreter import Interpreter
@@ -221,11 +222,13 @@ def _litert(path: Any, runtime: str, x: np.ndarray) -> Step:
     return step
 
 
-RUNTIMES: dict[str, Callable[[Any, str, np.ndarray], Step]] = {
-    ".onnx": _onnx,
-    ".xml": _openvino,
-    ".tflite": _litert,
+RUNTIMES: dict[str, tuple[str, Callable[[Any, np.ndarray], Step]]] = {
+    "ONNX Runtime": (".onnx", _as_checked),
+    "OpenVINO, float32": (".xml", _as_checked),
+    "OpenVINO, bfloat16": (".xml", _openvino_bfloat16),
+    "LiteRT": (".tflite", _litert),
 }
+"""Suffix of the exported file, and the function that opens it, by runtime."""
 
 
 def cifar_torch_served(block: str, n: int, batch: int) -> Step:
