@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -59,6 +60,9 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[flo
         for _ in range(rounds):
             for name, worker in started.items():
                 note(name, step=worker.steps(turns[name])["seconds"])
+        for name, worker in started.items():
+            if "flops" in worker.start:
+                note(name, flops=worker.start["flops"])
     return measured
 
 
@@ -72,9 +76,10 @@ def _steps_per_turn(worker: Worker) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="number of values per median (default: 5)")
+    parser.add_argument("--rounds", type=int, default=3, help="number of values per median (default: 3)")
+    parser.add_argument("--full", action="store_true", help="also run the comparisons that take long")
     parser.add_argument(
-        "--only", nargs="*", default=[], help="prefixes of the names of comparisons to run, for example start"
+        "--only", nargs="*", default=[], help="run all comparisons whose names have these prefixes, for example start"
     )
     parser.add_argument(
         "--out", type=Path, default=Path("runs/benchmarks"), help="folder for the results (default: %(default)s)"
@@ -86,7 +91,10 @@ def main() -> None:
 
     torch, hub = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub"))
     available = comparisons(default_precision(), torch, hub)
-    chosen = [c for c in available if not arguments.only or c.name.startswith(tuple(arguments.only))]
+    if arguments.only:
+        chosen = [c for c in available if c.name.startswith(tuple(arguments.only))]
+    else:
+        chosen = [c for c in available if c.is_short or arguments.full]
     if arguments.list:
         print(*(comparison.name for comparison in chosen), sep="\n")
         return
@@ -101,8 +109,10 @@ def main() -> None:
             continue  # measured before this series was interrupted
         print(comparison.name, flush=True)
         rounds = min(arguments.rounds, comparison.rounds or arguments.rounds)
+        began = time.perf_counter()
         values = measure(comparison, rounds)
         entry = {"commit": here["commit"], "rounds": rounds, "images": comparison.images, "values": values}
+        entry["seconds"] = round(time.perf_counter() - began)
         entry |= {"unit": comparison.unit, "also": {name: version(name) for name in comparison.also}}
         results["comparisons"][comparison.name] = entry
         file.write_text(json.dumps(results, indent=1) + "\n")

@@ -8,6 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DEPTHS = (20, 56, 110, 164, 326, 1001)
+SHORT_DEPTHS = (20, 56, 110)
+"""Depths at which plain Keras starts within a minute."""
+MATRIX = "matrix product"
+"""The subject whose rate bounds that of networks."""
 PRECISIONS = ("float32", "mixed_bfloat16")
 
 
@@ -41,6 +45,8 @@ class Comparison:
     """Packages that only this comparison uses; their versions are recorded with it."""
     rounds: int | None = None
     """Number of rounds that suffices. `None`: unknown."""
+    is_short: bool = True
+    """Whether `make bench` runs it; if not, only `--full` or `--only` does."""
 
 
 def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Comparison]:
@@ -53,6 +59,8 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     for depth in DEPTHS:
         yield _start(depth, default, torch)
     yield _memory(1001, 64, default)
+    for batch in (8, 32, 128):
+        yield _threads(110, batch, default)
     yield _steps("step 164", 164, 32, {"float32": FORMS, "mixed_bfloat16": FORMS})
     # Two comparisons, because the subjects do not fit into memory together.
     yield _steps("step 1001", 1001, 8, {"float32": FORMS, "mixed_bfloat16": ("rolled",)})
@@ -84,6 +92,7 @@ def _form(form: str, size: dict[str, int], precision: str = "float32", name: str
         return Subject(name or form, "cifar_plain", size, precision)
     options: dict[str, dict[str, Any]] = {
         "default": {},
+        "default, one thread": {"intra_op_threads": 1},
         "default, optimizer not built": {"builds_optimizer": False},
         "rolled, remat": {"rolled": True, "remat": True},
         "rolled, one thread": {"rolled": True, "intra_op_threads": 1},
@@ -100,19 +109,28 @@ def _start(depth: int, default: str, torch: bool) -> Comparison:
         subjects.append(_form("rolled, remat", size, default, "default, remat"))
     if torch:
         subjects.append(_torch("PyTorch", depth, 8))
-    return Comparison(f"start {depth}", tuple(subjects), restarts=True)
+    return Comparison(f"start {depth}", tuple(subjects), restarts=True, is_short=depth in SHORT_DEPTHS)
 
 
 def _memory(depth: int, batch: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": batch}
     subjects = tuple(_form(form, size, default) for form in ("rolled", "rolled, remat", "unrolled"))
-    return Comparison(f"memory {depth}", subjects, restarts=True, rounds=1)  # memory is reproducible to a percent
+    # Memory is reproducible to a percent.
+    return Comparison(f"memory {depth}", subjects, restarts=True, rounds=1, is_short=False)
+
+
+def _threads(depth: int, batch: int, default: str) -> Comparison:
+    """TensorFlow's default, each operation on all cores, against several operations at once on one thread each."""
+    size = {"depth": depth, "batch": batch}
+    subjects = tuple(_form(form, size, default) for form in ("default", "default, one thread"))
+    return Comparison(f"threads {depth} batch {batch}", subjects, images=batch)
 
 
 def _steps(name: str, depth: int, batch: int, forms: dict[str, tuple[str, ...]]) -> Comparison:
     size = {"depth": depth, "batch": batch}
     pairs = [(form, precision) for precision, chosen in forms.items() for form in chosen]
-    return Comparison(name, tuple(_form(f, size, p, f"{f}, {p}") for f, p in pairs), images=batch)
+    subjects = tuple(_form(f, size, p, f"{f}, {p}") for f, p in pairs)
+    return Comparison(name, subjects, images=batch, is_short=depth < 1001)
 
 
 def _throughput(depth: int, batch: int, torch: bool) -> Comparison:
@@ -147,6 +165,7 @@ def _imagenet(kind: str, precision: str) -> Comparison:
         Subject("default", "imagenet", size, precision),
         Subject("default, stride in the last unit", "imagenet", {**size, "stride_in": "last"}, precision),
         Subject("keras.applications", "imagenet_applications", size, precision),
+        Subject(MATRIX, "matrix_product", {"size": 4096}, precision),
     )
     return Comparison(f"ImageNet-50 {kind} {precision}", subjects, images=16)
 

@@ -15,6 +15,16 @@ import numpy as np
 Step = Callable[[], Any]
 
 
+class _Counted:
+    """A step whose floating-point operations are known; a multiply-add counts as two."""
+
+    def __init__(self, step: Step, flops: float) -> None:
+        self._step, self.flops = step, flops
+
+    def __call__(self) -> Any:
+        return self._step()
+
+
 def images(batch: int, size: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(0)
     return rng.normal(size=(batch, size, size, 3)).astype("float32"), np.arange(batch) % classes
@@ -51,6 +61,13 @@ def inference_step(model: Any, batch: int, size: int) -> Step:
     return lambda: model.predict_on_batch(x)
 
 
+def forward_flops(model: Any, batch: int) -> float:
+    """Return the floating-point operations of a forward pass; a training step has three times as many."""
+    from keras_preact.models.summary import multiply_adds
+
+    return 2.0 * batch * multiply_adds(model)
+
+
 def cifar(
     depth: int,
     batch: int,
@@ -73,6 +90,16 @@ def cifar(
     if deterministic:
         make_deterministic()
     return training_step(cifar_resnet(depth, rolled=rolled, **options), batch, 32, 10, xla, builds_optimizer)
+
+
+def matrix_product(size: int) -> Step:
+    """Return the product of two square matrices, as fast as the backend computes on this processor."""
+    import keras
+
+    dtype = keras.config.dtype_policy().compute_dtype
+    rng = np.random.default_rng(0)
+    a, b = (keras.ops.convert_to_tensor(rng.normal(size=(size, size)), dtype) for _ in range(2))
+    return _Counted(lambda: keras.ops.convert_to_numpy(keras.ops.matmul(a, b)[0, 0]), 2 * size**3)
 
 
 def cifar_twice(**arguments: Any) -> Step:
@@ -143,7 +170,10 @@ def imagenet(batch: int, inference: bool = False, **options: Any) -> Step:
     from keras_preact.models import fold, preact_resnet50
 
     model = preact_resnet50(**options)
-    return inference_step(fold(model), batch, 224) if inference else training_step(model, batch, 224, 1000)
+    flops = forward_flops(model, batch)
+    if inference:
+        return _Counted(inference_step(fold(model), batch, 224), flops)
+    return _Counted(training_step(model, batch, 224, 1000), 3 * flops)
 
 
 def imagenet_applications(batch: int, inference: bool = False) -> Step:

@@ -104,7 +104,8 @@ def first_step(spec: dict[str, Any]) -> tuple[Callable[[], Any], dict[str, float
     step = getattr(subjects, spec["subject"])(**spec["arguments"])
     step()
     seconds = time.perf_counter() - began
-    return step, {"first_step": seconds}
+    flops = getattr(step, "flops", None)
+    return step, {"first_step": seconds, **({} if flops is None else {"flops": flops})}
 
 
 def peak_gib() -> float:

@@ -16,7 +16,7 @@ from benchmarks import __main__ as bench
 from benchmarks import profile, report, subjects
 from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.subjects import plain_network
-from keras_preact.models import Classification, Series, cifar_resnet, prenorm_transformer
+from keras_preact.models import Classification, Series, cifar_resnet, preact_resnet50, prenorm_transformer
 
 ROOT = Path(__file__).parents[1]
 
@@ -170,3 +170,32 @@ def test_the_guide_to_formats_quotes_the_results_on_record():
     assert fastest[1:] == ["OpenVINO, bfloat16"] * 3
     float32 = [{k: v for k, v in at.items() if k != "OpenVINO, bfloat16"} for at in seconds.values()]
     assert all(at["ONNX Runtime"] <= 1.05 * min(at.values()) for at in float32)
+
+
+def test_a_share_compares_operations_per_second():
+    """Half the time for a quarter of the operations is half the rate."""
+    values = {"ours": {"step": [1.0], "flops": [100.0]}, report.MATRIX: {"step": [2.0], "flops": [400.0]}}
+    made_up = results(a=values)
+    share = report.Share("share", "a", "ours", report.MATRIX, at_least=0.5)
+    assert share.ratio(made_up) == 0.5 and share.holds(0.5)
+    assert report.Share("share", "a", "ours", "theirs").ratio(made_up) is None
+    row = next(line for line in report.report(made_up).splitlines() if line.startswith(f"| {report.MATRIX}"))
+    assert row.endswith("|  |")  # it has no images
+
+
+@pytest.mark.thorough
+def test_the_operations_of_a_subject_are_those_of_its_network():
+    """A training step has three forward passes' worth; folding and inference do not change the count."""
+    from keras_preact.models.summary import multiply_adds
+
+    network = preact_resnet50()
+    step, inference = subjects.imagenet(2), subjects.imagenet(2, inference=True)
+    assert inference.flops == 4 * multiply_adds(network) and step.flops == 3 * inference.flops
+    product = subjects.matrix_product(64)
+    assert product.flops == 2 * 64**3 and np.isfinite(product())
+
+
+def test_the_short_series_leaves_out_what_takes_long():
+    short = [c.name for c in comparisons("float32", torch=True, hub=True) if c.is_short]
+    assert "start 20" in short and "ImageNet-50 training float32" in short
+    assert not {"start 1001", "memory 1001", "step 1001"} & set(short)

@@ -12,6 +12,7 @@ from keras_preact.console import say
 from keras_preact.experiments.tables import DEMO_DEPTH, PAPERS_RATE, TUNED_ORIGINAL
 from keras_preact.training import (
     RunConfig,
+    choose_threads,
     compare,
     default_precision,
     get_recipe,
@@ -31,6 +32,7 @@ def run(options: argparse.Namespace) -> None:
         precision=options.precision or default_precision(),
         seed=options.seed,
     )
+    choose_threads(config)
     out = options.out or next_free_folder(RUNS, "demo")
     with side_by_side(orders(config)) as display:
         folder = compare(orders(config), out, lambda name, _: [display.callback(name)])

@@ -16,6 +16,7 @@ from keras_preact.models import get_entry
 from keras_preact.training import (
     RunConfig,
     RunFolder,
+    choose_threads,
     default_precision,
     get_recipe,
     next_free_folder,
@@ -34,6 +35,8 @@ def run(options: argparse.Namespace) -> None:
         with collective_errors():
             several = RunFolder.open(options.resume).record().get("kind") == "comparison"
             watchers = [] if several else progress_of_run(options.resume)
+            if not several:
+                choose_threads(RunConfig.from_dict(RunFolder.open(options.resume).training()["config"]))
         if several:
             if options.data_dir is not None:
                 raise InputError("a comparison of several runs keeps its data folder; drop --data-dir")
@@ -66,6 +69,7 @@ def run(options: argparse.Namespace) -> None:
 def _resumed_comparison(path: Path) -> Any:
     record = RunFolder.open(path).record()
     configs = {name: RunConfig.from_dict(data) for name, data in record["runs"].items()}
+    choose_threads(next(iter(configs.values())))
     with side_by_side(configs) as display:
         for name in configs:
             run = RunFolder(path / name)
@@ -107,6 +111,7 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
         devices=1 if options.distribute is None else options.distribute,
         sync_batch_norm=bool(options.sync_batch_norm),
     )
+    choose_threads(config)
     dataset = config.load_dataset()
     steps = options.steps
     if options.epochs is not None:

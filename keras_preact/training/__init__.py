@@ -21,6 +21,7 @@ from keras_preact.training.recipe import (
     get_recipe,
 )
 from keras_preact.training.runs import RunFolder, RunLocked, next_free_folder
+from keras_preact.training.threads import choose_threads
 from keras_preact.training.trainer import resume, start
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "RunLocked",
     "StepSchedule",
     "build_model",
+    "choose_threads",
     "compare",
     "default_precision",
     "evaluate",

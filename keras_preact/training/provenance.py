@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import os
 import platform
 import subprocess
 from pathlib import Path
@@ -14,15 +13,17 @@ import keras
 
 from keras_preact.training.device import computes_with_onednn, widest_instructions
 from keras_preact.training.distribute import process
+from keras_preact.training.threads import threads_per_operation, usable_cores
 from keras_preact.version import __version__
 
 
 def environment() -> dict[str, Any]:
     """Return the environment of a run: start time, versions, commit and hardware, but no host name.
 
-    On TensorFlow, this includes whether it uses oneDNN; with several processes, their number.
+    On TensorFlow, this includes whether it uses oneDNN and the number of threads per operation; with several processes,
+    their number.
 
-    >>> sorted(set(environment()) - {"onednn"})
+    >>> sorted(set(environment()) - {"onednn", "threads_per_operation"})
     ['commit', 'hardware', 'started', 'versions']
     """
     return {
@@ -31,6 +32,7 @@ def environment() -> dict[str, Any]:
         "commit": commit(),
         "hardware": hardware(),
         **({"onednn": onednn} if (onednn := computes_with_onednn()) is not None else {}),
+        **({"threads_per_operation": threads} if (threads := threads_per_operation()) is not None else {}),
         **({"processes": count} if (count := process()[1]) > 1 else {}),
     }
 
@@ -66,11 +68,10 @@ def hardware() -> dict[str, Any]:
     """Return the CPU, its widest instruction set, the number of usable cores, memory in GiB, and accelerators."""
     import psutil
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "processor": _processor(),
         "instructions": widest_instructions(),
-        "cores": cores,
+        "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "accelerators": _accelerators(),
     }

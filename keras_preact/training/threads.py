@@ -1,0 +1,91 @@
+"""How many threads share one operation of TensorFlow on a CPU.
+
+TensorFlow splits each operation among all cores. Operations of small batches are too short for that: the threads wait
+for each other. One thread per operation, with independent operations at the same time, is then faster; see "Defaults
+chosen by measurement" on the benchmark page in `results/`.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import keras
+
+from keras_preact.errors import InputError
+from keras_preact.models import get_entry
+from keras_preact.models.cifar import FILTERS
+from keras_preact.training.config import RunConfig
+
+ACTIVATIONS_PER_THREAD = 200_000
+"""Activations of an operation that occupy one thread. Measured on two cores: with 131,000 and 262,000 activations one
+thread per operation is faster, with 524,000 two threads are as fast."""
+VARIABLE = "TF_NUM_INTRAOP_THREADS"
+"""TensorFlow's environment variable for the number of threads per operation."""
+
+
+def usable_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads_for(activations: int, cores: int) -> int:
+    """Return how many threads should share an operation.
+
+    Args:
+        activations: number of activations of a 3×3 convolution: batch · height · width · filters.
+        cores: number of cores.
+
+    >>> threads_for(64 * 16 * 16 * 16, cores=2), threads_for(128 * 32 * 32 * 16, cores=2)
+    (1, 2)
+    """
+    return min(cores, max(1, activations // ACTIVATIONS_PER_THREAD))
+
+
+def choose_threads(config: RunConfig) -> int | None:
+    """Set the number of threads per operation for a run, before TensorFlow starts; return it.
+
+    It stays at TensorFlow's default, all cores, if `TF_NUM_INTRAOP_THREADS` is set, if TensorFlow has already computed
+    something, for other networks than `cifar_resnet`, and on GPUs. TensorFlow has one setting for the whole process, so
+    only the command `keras-preact` calls this; call it yourself at the start of a program if you wish.
+
+    Returns:
+        The number of threads that was set; `None` if it was left alone.
+
+    Example: in this program TensorFlow has already started.
+
+    >>> keras.ops.zeros(1) is not None and choose_threads(RunConfig()) is None
+    True
+    """
+    activations = _activations(config)
+    if keras.backend.backend() != "tensorflow" or VARIABLE in os.environ or activations is None:
+        return None
+    import tensorflow as tf
+
+    threads = threads_for(activations, usable_cores())
+    if tf.config.list_physical_devices("GPU") or threads == usable_cores():
+        return None
+    with suppress(RuntimeError):  # TensorFlow has started
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
+        return threads
+    return None
+
+
+def _activations(config: RunConfig) -> int | None:
+    """Return the activations of a 3×3 convolution in the first stage of a CIFAR network; `None` for other networks."""
+    try:
+        entry = get_entry(config.network)
+        filters = FILTERS[0] * entry.resolved(config.options)["widen_factor"]
+    except (InputError, KeyError, TypeError):  # not a CIFAR network; `build_model` reports wrong options
+        return None
+    return int(config.recipe.batch_size * (config.image_size or 32) ** 2 * filters)
+
+
+def threads_per_operation() -> int | None:
+    """Return the number of TensorFlow's threads per operation in this process; `None` on other backends."""
+    if keras.backend.backend() != "tensorflow":
+        return None
+    import tensorflow as tf
+
+    given = os.environ.get(VARIABLE, "")
+    return tf.config.threading.get_intra_op_parallelism_threads() or int(given or 0) or usable_cores()
