@@ -261,6 +261,7 @@ def _fast() -> Experiment:
     changes: dict[str, tuple[str, dict[str, Any]]] = {
         "no-smoothing": ("hard labels", {"label_smoothing": 0.0}),
         "full-size": ("32×32 pixels from the start", full_size),
+        "padding-4": ("crops from 4 pixels of padding, as in the paper", {"padding": 4}),
         "decay-all": ("weight decay of biases and batch norms too", {"decays": "all"}),
         "no-nesterov": ("no Nesterov momentum", {"nesterov": False}),
     }
