@@ -255,3 +255,5 @@ def test_the_mechanism_has_a_row_a_quantity_and_a_column_a_moment():
         figure
     )
     assert mechanism_figure({}).axes
+    nothing = mechanism_figure({"dead channels": {"before": {"original": {20: 0.0, 110: 0.0}}}})
+    assert nothing.axes[0].get_ylim()[1] == 1

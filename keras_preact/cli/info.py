@@ -6,11 +6,12 @@ import argparse
 import contextlib
 from typing import Any
 
-from keras_preact.cli.networks import as_known, model_to_inspect, new_network, saved
+from keras_preact.cli.networks import as_known, model_to_inspect, new_network, saved, trained
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import get_placement
 from keras_preact.models import NETWORKS, get_entry
+from keras_preact.models.cards import card
 from keras_preact.models.loading import without_values
 from keras_preact.models.profiles import conventions, differences
 from keras_preact.models.registry import ResNetEntry
@@ -19,13 +20,16 @@ from keras_preact.models.summary import summarize
 
 def run(options: argparse.Namespace) -> None:
     options.model = as_known(options.model)
-    with contextlib.nullcontext() if saved(options.model) else without_values():
+    about = trained(options.model)
+    with contextlib.nullcontext() if saved(options.model) or about else without_values():
         summary = summarize(model_to_inspect(options))
     say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
     console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
     if summary.uncounted:
         say(f"Multiply-adds not counted (+ ?): {', '.join(summary.uncounted)}.")
+    if about is not None:
+        say(f"\n{card(about)}")
     if options.against is not None:
         _compare_profiles(options, summary.rows[-1])
 

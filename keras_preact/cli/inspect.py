@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 from keras_preact.analysis import Chain, inspect_model, write_inspection
-from keras_preact.cli.networks import as_known, model_to_inspect, network_options, saved
+from keras_preact.cli.networks import as_known, model_to_inspect, network_options, saved, trained
 from keras_preact.cli.options import RUNS
 from keras_preact.console import say
 from keras_preact.data import bundled_cifar10
@@ -41,14 +41,16 @@ def run(options: argparse.Namespace) -> None:
 
 def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     """Return the configuration of a model to inspect, and how it was trained, in words."""
-    path = saved(options.model)
+    path, about = saved(options.model), trained(options.model)
+    if about is not None:
+        return {"network": about.network, "options": about.options}, f"trained: {about.name}"
     if path is None:
         return {"network": options.model, "options": network_options(options.model, options)}, "at initialization"
     if not path.is_dir():
         return {"file": path.name}, f"as saved in {path.name}"
     config = RunConfig.from_dict(RunFolder.open(path).training()["config"])
-    trained = f"trained for {config.recipe.steps:,} steps of {config.recipe.batch_size} on {config.dataset}"
-    return {**config.to_dict(), "data_dir": None}, trained
+    told = f"trained for {config.recipe.steps:,} steps of {config.recipe.batch_size} on {config.dataset}"
+    return {**config.to_dict(), "data_dir": None}, told
 
 
 def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]:

@@ -9,7 +9,8 @@ from typing import Any
 from keras_preact.cli.options import RESNET_OPTIONS, TRANSFORMER_OPTIONS
 from keras_preact.errors import InputError
 from keras_preact.layers import get_placement, get_shortcut
-from keras_preact.models import NETWORKS, get_entry, load_model
+from keras_preact.models import NETWORKS, Pretrained, get_entry, load_model, pretrained
+from keras_preact.models.catalogue import catalogue
 from keras_preact.training import RunFolder
 
 
@@ -37,6 +38,11 @@ def saved(model: str) -> Path | None:
     return path if model not in NETWORKS and path.exists() else None
 
 
+def trained(model: str) -> Pretrained | None:
+    """Return the catalogue's entry if `model` is the name of a trained network and not a path."""
+    return catalogue().get(model) if saved(model) is None else None
+
+
 def as_known(model: str) -> str:
     """Return a network's name with underscores for hyphens; return a path unchanged."""
     name = model.replace("-", "_")
@@ -44,12 +50,14 @@ def as_known(model: str) -> str:
 
 
 def model_to_inspect(options: argparse.Namespace) -> Any:
-    path = saved(options.model)
-    if path is None:
+    path, about = saved(options.model), trained(options.model)
+    if path is None and about is None:
         return new_network(options)
     for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):
         if getattr(options, key, None) is not None:
-            raise InputError(f"{path} is already built; leave out --{key.replace('_', '-')}")
+            raise InputError(f"{options.model} is already built; leave out --{key.replace('_', '-')}")
+    if path is None:
+        return pretrained(options.model)
     return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
 
 

@@ -12,7 +12,7 @@ from keras_preact.version import __version__
 RUNS = Path("runs")
 RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "profile"}
 TRANSFORMER_OPTIONS = {"depth", "placement", "shortcut", "dim", "heads", "dropout", "patch"}
-_MODEL = "name of a network, run folder, or .keras file"
+_MODEL = "name of a network, name of a trained network, run folder, or .keras file"
 _MOVED_DATA = "where the run's data are now, if they have moved"
 _PRECISION = "float32, mixed_float16 or mixed_bfloat16 (default: float32, or mixed_bfloat16 where it is faster)"
 
@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     )
 
     export = add_command("export", "convert a trained network: safetensors, SavedModel, ONNX, OpenVINO or LiteRT")
-    export.add_argument("model", metavar="MODEL", help="run folder or .keras file")
+    export.add_argument("model", metavar="MODEL", help="name of a trained network, run folder, or .keras file")
     export.add_argument(
         "file",
         type=Path,

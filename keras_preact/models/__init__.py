@@ -1,6 +1,7 @@
 """The paper's networks for CIFAR and ImageNet, and Transformers, as functional Keras models."""
 
 from keras_preact.layers.composite import freeze_batch_norms
+from keras_preact.models.catalogue import Pretrained, pretrained
 from keras_preact.models.cifar import cifar_resnet, cifar_units
 from keras_preact.models.folding import fold
 from keras_preact.models.imagenet import (
@@ -46,6 +47,7 @@ __all__ = [
     "NetworkOptions",
     "NextToken",
     "Patches",
+    "Pretrained",
     "Series",
     "Tokens",
     "cifar_resnet",
@@ -74,6 +76,7 @@ __all__ = [
     "preact_resnet152",
     "preact_resnet200",
     "prenorm_transformer",
+    "pretrained",
     "reestimate_statistics",
     "resized",
     "roll",

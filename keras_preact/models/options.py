@@ -38,7 +38,8 @@ class NetworkOptions:
             from 0 at the first unit. Default 0.
         zero_init_residual: whether to initialize every branch to F = 0. Default `False`.
         include_top: whether the network ends with pooling and a dense layer. Default `True`.
-        weights: the path of a weights file of this network. Default `None`: random weights.
+        weights: `"cifar10"` or other data of a trained network (see `pretrained`), or the path of a weights file of
+            this network. Default `None`: random weights.
         input_tensor: a Keras tensor to build on, instead of a new input.
         pooling: global pooling without top: `None` (default), `"avg"` or `"max"`.
         classifier_activation: of the dense layer. Default `None`: the model outputs logits.
@@ -100,6 +101,11 @@ def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., k
             near = difflib.get_close_matches(name, signature.parameters, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{builder.__name__}() got an unexpected keyword argument {name!r}{hint}")
+        if isinstance(options.get("weights"), str):
+            from keras_preact.models.catalogue import build_trained, datasets  # imports the builders
+
+            if options["weights"] in datasets():
+                return build_trained(builder, signature.bind(*arguments, **options).arguments)
         return builder(*arguments, **options)
 
     build.__signature__ = signature  # type: ignore[attr-defined]

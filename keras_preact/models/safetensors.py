@@ -57,7 +57,10 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     partial = path.with_name(path.name + ".partial")
     about = {"model": model.name, "version": __version__, "sha256": checksum(tensors)}
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         save_file(tensors, partial, metadata={ABOUT: json.dumps(about)})
+        partial.chmod(mode)  # safetensors makes a file that nobody but its owner can read
         partial.replace(path)
     except (SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)

@@ -200,6 +200,8 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
         values = [value for orders in by_moment.values() for points in orders.values() for value in points.values()]
         if values and min(values) > 0 and max(values) > 20 * min(values):
             panels[0].set_yscale("log")
+        if values and not any(values):
+            panels[0].set_ylim(-0.05, 1)  # a share that is 0 everywhere: Matplotlib would zoom in on nothing
         panels[0].set_ylabel(quantity.replace(", ", ",\n"), fontsize=9)
     _depth_axes(grid, found)
     _legend_below(figure, grid[0, 0], 4)

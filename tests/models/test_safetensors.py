@@ -30,6 +30,12 @@ def test_weights_come_back_to_the_bit(path):
     assert all(np.array_equal(a, b) for a, b in zip(values(saved), values(loaded), strict=True))
 
 
+def test_a_file_may_be_read_by_whoever_may_read_other_new_files(path, tmp_path):
+    save_safetensors(cifar_resnet(8), path)
+    (tmp_path / "other").touch()
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_half_precision_is_half_the_size_and_rounds(path, tmp_path):
     saved, loaded = cifar_resnet(8), cifar_resnet(8)
     disturb(saved)

@@ -250,7 +250,7 @@ def test_a_false_size_in_the_directory_is_refused(tmp_path):
 
 
 def test_other_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"none.weights.h5 does not exist, and no trained weights are downloaded"):
+    with pytest.raises(InputError, match=r"none.weights.h5 does not exist; pass the path"):
         network(weights=tmp_path / "none.weights.h5")
     with pytest.raises(InputError, match="does not exist"):
         load_weights(network(), tmp_path / "none.weights.h5")

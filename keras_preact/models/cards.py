@@ -1,0 +1,119 @@
+"""Cards of the trained networks: what each was trained on, how good it is, and what it is not for."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from keras_preact.models.catalogue import Pretrained, catalogue
+from keras_preact.models.registry import get_entry
+
+
+def card(about: Pretrained) -> str:
+    """Return the card of a trained network as Markdown.
+
+    >>> print(card(catalogue()["resnet14x2-preact-cifar10"]).splitlines()[0])
+    ## resnet14x2-preact-cifar10
+    """
+    rows = [f"| {says} | {value} |" for says, value in _facts(about).items()]
+    return "\n".join([f"## {about.name}", "", "| | |", "|---|---|", *rows, "", _limits(about)])
+
+
+def page() -> str:
+    """Return the page of all trained networks."""
+    entries = catalogue().values()
+    rows = [
+        f"| [{about.name}](#{about.name}) | {about.dataset} | {about.test_error:.2f} | {about.parameters:,} | "
+        f"{about.bytes / 1e6:.1f} MB |"
+        for about in entries
+    ]
+    return "\n".join([_INTRODUCTION, *rows, "", *(f"{card(about)}\n" for about in entries)])
+
+
+_INTRODUCTION = """# Trained networks
+
+`python -m keras_preact.experiments.publish` writes this page.
+
+`pretrained(name)` returns a network from uint8 pixels to logits. It contains the preprocessing:
+
+```python
+from keras_preact.models import pretrained
+
+network = pretrained("resnet14x2-preact-cifar10")
+```
+
+`cifar_resnet(weights="cifar10", …)` returns the same network without the preprocessing, with or without its top; for
+other networks put the name of the data in the table below. The weights are float16 files in safetensors format. Files
+up to 1 MB are part of the package; a larger one is downloaded when it is first used, and its SHA-256 sum is checked.
+
+To train the network on classes of your own, put a new layer on its features and freeze the rest
+(notebook 08 does it):
+
+```python
+import keras
+
+trained = pretrained("resnet14x2-preact-cifar10")
+trained.trainable = False
+features = trained.get_layer("logits").input
+network = keras.Model(trained.input, keras.layers.Dense(3)(features))
+```
+
+| network | data | test error, % | parameters | file |
+|---|---|---|---|---|"""
+
+
+def _facts(about: Pretrained) -> dict[str, str]:
+    """Return the rows of a card."""
+    low, high = binomial_interval(about.test_error, about.test_images)
+    recipe = about.recipe
+    options = {"placement": get_entry(about.network).resolved(about.options)["placement"], **about.options}
+    return {
+        "network": f"`{about.network}`, {', '.join(f'{key} {value!r}' for key, value in sorted(options.items()))}",
+        "parameters": f"{about.parameters:,}",
+        "trained on": f"{about.dataset}, {' × '.join(map(str, about.image_shape))}",
+        "recipe": f"`{recipe['name']}`, {recipe['steps']:,} steps of {recipe['batch_size']} images, seed "
+        f"{recipe['seed']}, {recipe['precision']}",
+        "test error": f"{about.test_error:.2f} % of {about.test_images:,} images [{low:.2f}, {high:.2f}], last epoch",
+        "test error by seed": _seeds(about.seeds),
+        "test error by class": ", ".join(
+            f"{name} {error:.1f}" for name, error in zip(about.classes, about.class_errors, strict=True)
+        ),
+        "confidence": f"{about.confidence:.1f} % on average, where {100 - about.test_error:.1f} % of the images are "
+        f"classified correctly; expected calibration error {about.calibration_error:.1f} %",
+        "cost": "not recorded" if about.core_hours is None else f"{about.core_hours:.2f} core-hours on a CPU",
+        "stored run": f"`{about.run}`",
+        "licence of the data": about.data_licence,
+        "file": f"{about.bytes / 1e6:.1f} MB, SHA-256 `{about.sha256}`",
+    }
+
+
+def _seeds(errors: tuple[float, ...]) -> str:
+    spread = f" ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else ""
+    return f"{statistics.mean(errors):.2f}{spread} %, n = {len(errors)}"
+
+
+def _limits(about: Pretrained) -> str:
+    worst = max(zip(about.class_errors, about.classes, strict=True))
+    return (
+        f"Limits: the network knows {len(about.classes)} classes and assigns one of them to every image, whatever it "
+        f"shows. The errors hold for images like those of {about.dataset}. The worst class is {worst[1]}, with "
+        f"{worst[0]:.1f} % errors. The network is meant for teaching and for experiments, not for decisions about "
+        "people."
+    )
+
+
+def binomial_interval(error: float, count: int, z: float = 1.959964) -> tuple[float, float]:
+    """Return the Wilson interval of an error rate, with a coverage of 95 %.
+
+    Args:
+        error: error in percent.
+        count: number of examples.
+        z: quantile of the normal distribution.
+
+    >>> [round(bound, 2) for bound in binomial_interval(10, 10_000)]
+    [9.43, 10.6]
+    """
+    rate, share = error / 100, z * z / count
+    center = (rate + share / 2) / (1 + share)
+    half = math.sqrt(share * (rate * (1 - rate) + share / 4)) / (1 + share)
+    return 100 * (center - half), 100 * (center + half)

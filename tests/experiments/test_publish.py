@@ -1,0 +1,69 @@
+"""Publishing a network: the catalogue describes the weights that were written."""
+
+import json
+
+import numpy as np
+import pytest
+
+from keras_preact import InputError
+from keras_preact.experiments import keep, publish
+from keras_preact.models import catalogue, pretrained
+from keras_preact.training import CosineSchedule, Recipe, RunConfig, start
+
+RECIPE = Recipe("two", steps=2, batch_size=16, schedule=CosineSchedule(0.01))
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """An empty repository, whose catalogue is the one in use."""
+    (tmp_path / "docs").mkdir()
+    weights = tmp_path / "keras_preact" / "weights"
+    weights.mkdir(parents=True)
+    monkeypatch.setattr(catalogue, "FOLDER", weights)
+    monkeypatch.setattr(catalogue, "LARGE_FOLDER", tmp_path / "weights")
+    monkeypatch.setitem(publish.LICENCES, "bundled", "none")
+    (weights / "catalogue.json").write_text("{}")
+    catalogue.catalogue.cache_clear()
+    yield tmp_path
+    catalogue.catalogue.cache_clear()
+
+
+def trained(root, image_size=None):
+    config = RunConfig(options={"depth": 8}, recipe=RECIPE, image_size=image_size)
+    return start(config, root / f"run{image_size}")
+
+
+def test_a_published_network_has_the_errors_of_its_entry(root):
+    run = trained(root)
+    with pytest.raises(InputError, match="is not among the stored runs; store it first"):
+        publish.publish(run, "tiny", root)
+    keep(run, root / "results")
+    about = publish.publish(run, "tiny", root)
+    assert catalogue.catalogue() == {"tiny": about}
+    images, labels = RunConfig.from_dict(run.training()["config"]).load_dataset().test.batch(range(1000))
+    logits = pretrained("tiny", dtype="float32").predict(images, verbose=0)
+    wrong = logits.argmax(-1) != labels
+    assert about.bundled_errors == wrong.sum() and about.test_error == pytest.approx(100 * wrong.mean(), abs=0.01)
+    assert about.seeds == (round(run.training()["result"]["test_error"], 2),)
+    assert about.core_hours is not None and about.test_images == len(labels)
+    assert "## tiny" in (root / "docs/pretrained.md").read_text()
+    assert json.loads((root / "keras_preact/weights/catalogue.json").read_text())["tiny"]["dataset"] == "bundled"
+
+
+def test_weights_too_large_for_the_repository_are_refused(root, monkeypatch):
+    run = trained(root, image_size=8)
+    keep(run, root / "results")
+    monkeypatch.setattr(publish, "LARGEST", 1000)
+    with pytest.raises(InputError, match=r"the weights of .* have .* bytes; at most 1,000 are published"):
+        publish.publish(run, "tiny", root)
+    assert list(root.rglob("*.safetensors")) == []
+
+
+def test_calibration_error_compares_confidence_with_accuracy():
+    sure = np.log([[0.98, 0.02]] * 100)
+    half_right = np.arange(100) % 2
+    assert publish.calibration_error(sure, half_right) == pytest.approx(48)
+    assert publish.calibration_error(sure, np.zeros(100, int)) == pytest.approx(2)
+    # over- and underconfident bins do not cancel
+    mixed = np.log([[0.98, 0.02], [0.52, 0.48]])
+    assert publish.calibration_error(mixed, np.array([1, 0])) == pytest.approx(50 * (0.98 + 0.48))
