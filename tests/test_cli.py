@@ -425,7 +425,7 @@ REFUSED = {
     "missing folder": (["train", "--dataset", "folder", "--data-dir", "nowhere"], "nowhere"),
     "class that is not there": (["train", "--only", "cat", "dgo"], "did you mean 'dog'?"),
     "classes of sequences": (["train", "--model", "transformer", "--only", "cat", "dog"], "leave out --only"),
-    "format to export": (["export", "nowhere", "weights.h5"], "no run folder or file nowhere"),
+    "format to export": (["export", "nowhere", "weights.h5"], "no run folder, file or trained network nowhere"),
     "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),

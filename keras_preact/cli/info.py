@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import textwrap
 from typing import Any
 
 from keras_preact.cli.networks import as_known, model_to_inspect, new_network, saved, trained
@@ -13,7 +14,7 @@ from keras_preact.layers.placements import get_placement
 from keras_preact.models import NETWORKS, get_entry
 from keras_preact.models.cards import card
 from keras_preact.models.loading import without_values
-from keras_preact.models.profiles import conventions, differences
+from keras_preact.models.profiles import Conventions, conventions, differences
 from keras_preact.models.registry import ResNetEntry
 from keras_preact.models.summary import summarize
 
@@ -30,14 +31,27 @@ def run(options: argparse.Namespace) -> None:
         say(f"Multiply-adds not counted (+ ?): {', '.join(summary.uncounted)}.")
     if about is not None:
         say(f"\n{card(about)}")
+    elif (entry := _resnet(options.model)) is not None and entry.family == "imagenet":
+        say(f"Test images: {_conventions(entry, options, options.profile or 'paper').inputs}.")
     if options.against is not None:
         _compare_profiles(options, summary.rows[-1])
 
 
+def _resnet(name: str) -> ResNetEntry | None:
+    """Return the entry of a residual network, or `None` if the name is another network's or a path."""
+    entry = get_entry(name) if name in NETWORKS else None
+    return entry if isinstance(entry, ResNetEntry) else None
+
+
+def _conventions(entry: ResNetEntry, options: argparse.Namespace, profile: str) -> Conventions:
+    placement = get_placement(entry.fixed.get("placement") or options.placement or "full_preactivation")
+    return conventions(profile, entry.family, placement)
+
+
 def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
     """Print how the network of `--against` differs from the one described above."""
-    entry = get_entry(options.model) if options.model in NETWORKS else None
-    if not isinstance(entry, ResNetEntry):
+    entry = _resnet(options.model)
+    if entry is None:
         raise InputError(
             f"--against needs the name of a residual network, for example preact_resnet50, not {options.model}"
         )
@@ -45,10 +59,9 @@ def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
     with without_values():
         model = new_network(argparse.Namespace(**{**vars(options), "profile": options.against}))
     other = summarize(model).rows[-1]
-    placement = get_placement(entry.fixed.get("placement") or options.placement or "full_preactivation")
     rows = [
-        [says, str(one), str(another)]
-        for says, one, another in differences(*(conventions(name, entry.family, placement) for name in profiles))
+        [says, *("\n".join(textwrap.wrap(str(value), 24)) for value in (one, another))]
+        for says, one, another in differences(*(_conventions(entry, options, name) for name in profiles))
     ]
     rows.append(["trainable parameters", f"{total.parameters:,}", f"{other.parameters:,}"])
     rows.append(["multiply-adds", total.multiply_adds, other.multiply_adds])

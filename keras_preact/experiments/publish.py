@@ -7,13 +7,13 @@ import hashlib
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_preact.data import load_dataset
 from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.errors import InputError
 from keras_preact.experiments.store import Store
@@ -79,19 +79,25 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
     return about
 
 
+def _data(config: RunConfig, data_dir: str | None) -> Any:
+    """Return the data of a run with the names of CIFAR-10's classes, which prepared copies may lack."""
+    dataset = replace(replace(config, only=None).load_dataset(data_dir), class_names=CIFAR10_CLASSES)
+    return dataset.only(config.only) if config.only else dataset
+
+
 def _described(
     run: RunFolder, name: str, model: keras.Model, store: Store, file: Path, data_dir: str | None
 ) -> Pretrained:
     """Return the catalogue's entry, with the errors of the network that the file's weights make."""
     record = run.training()
     config = RunConfig.from_dict(record["config"])
-    size = config.image_size
+    size, count = config.image_size, len(config.only or ())
     about: dict[str, Any] = {
         "network": config.network,
         "options": config.options,
-        "dataset": config.dataset if size is None else f"{config.dataset}_{size}px",
+        "dataset": config.dataset + (f"_{size}px" if size else "") + (f"_{count}classes" if count else ""),
         "image_shape": list(model.input_shape[1:]),
-        "classes": list(CIFAR10_CLASSES),
+        "classes": list(config.only or CIFAR10_CLASSES),
         "moments": _moments(model),
         "parameters": record["model"]["trainable_parameters"],
         "run": run.path.name,
@@ -127,8 +133,8 @@ def _moments(model: keras.Model) -> list[list[float]] | None:
 
 def _measured(network: keras.Model, config: RunConfig, data_dir: str | None) -> dict[str, Any]:
     """Measure the errors on the test images of the run and on those that come with the package."""
-    logits, labels = _predicted(network, config.load_dataset(data_dir))
-    of_bundled, true = _predicted(network, load_dataset("bundled", image_size=config.image_size))
+    logits, labels = _predicted(network, _data(config, data_dir))
+    of_bundled, true = _predicted(network, _data(replace(config, dataset="bundled", data_dir=None), None))
     wrong = logits.argmax(-1) != labels
     return {
         "test_images": len(labels),

@@ -20,7 +20,8 @@ from keras_preact.data.folder import FOLDER_IMAGE_SIZE
 from keras_preact.errors import InputError, as_command
 from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
-from keras_preact.models import get_entry
+from keras_preact.models import get_entry, load_model
+from keras_preact.models.safetensors import as_arrays, checksum
 from keras_preact.training.config import RunConfig
 from keras_preact.training.recipe import RECIPES, AdamRecipe
 from keras_preact.training.runs import RunFolder
@@ -277,6 +278,7 @@ def _rows_of_tables() -> dict[str, set[str]]:
 def keep(run: RunFolder, results: Path) -> Path:
     """Copy the small files of a finished run into a folder of results; return the new folder.
 
+    The copy's `run.json` holds the SHA-256 of the weights as float16, which identify published ones.
     Training runs go to `runs/TABLE/`, measurements without training to `profiles/`.
 
     Raises:
@@ -299,7 +301,19 @@ def keep(run: RunFolder, results: Path) -> Path:
     for name in STORED_FILES:
         if (run.path / name).exists():
             shutil.copyfile(run.path / name, copy.path / name)
+    if (digest := _checksum_of_weights(run)) is not None:
+        record["weights"] = {"dtype": "float16", "sha256": digest}
     if "data_dir" in record.get("config", {}):
         record["config"]["data_dir"] = None  # a machine-specific path
     copy.update_record(**record)  # last, so that an interrupted copy can be repeated
     return copy.path
+
+
+def _checksum_of_weights(run: RunFolder) -> str | None:
+    """Return the checksum of a run's final weights as float16; `None` without a model, or if float16 is too small."""
+    if not run.model_path.exists():
+        return None
+    try:
+        return checksum(as_arrays(load_model(run.model_path, compile=False), "float16"))
+    except InputError:
+        return None

@@ -12,6 +12,7 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.interop.naming import Naming, parts, take_weights, weights_by_foreign_name
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import UNITS, imagenet_resnet
+from keras_preact.models.preprocessing import with_preprocessing
 from keras_preact.models.rolling import check_functional
 
 NAMES = {f"ResNet{depth}{version}": (depth, version) for version in ("", "V2") for depth in (50, 101, 152)}
@@ -45,7 +46,9 @@ NAMINGS = {
 }
 
 
-def load_keras_applications(model_or_name: keras.Model | str, weights: Any = None, **options: Any) -> keras.Model:
+def load_keras_applications(
+    model_or_name: keras.Model | str, weights: Any = None, preprocessing: bool = False, **options: Any
+) -> keras.Model:
     """Convert a ResNet of keras.applications to a network of this package with the same outputs.
 
     Args:
@@ -53,13 +56,15 @@ def load_keras_applications(model_or_name: keras.Model | str, weights: Any = Non
             `ResNet101V2` or `ResNet152V2` returned, or one of these names; the model is not changed.
         weights: the `weights` argument of keras.applications, if a name is passed: `None` (default; random),
             `"imagenet"` (downloads them) or a file.
+        preprocessing: whether the network accepts uint8 RGB images of any size, and resizes, crops and normalizes
+            them itself (see `with_preprocessing`). Default `False`.
         **options: options of `imagenet_resnet` that need no other weights: `rolled`, `remat`, `drop_path`, `dtype`,
             `name`, …
 
     Returns:
-        `imagenet_resnet(…, profile="keras_applications")`, with the same outputs to float tolerance. Preprocess images
-        as for the original: with `keras.applications.resnet_v2.preprocess_input` (−1 to 1) for V2, and with
-        `resnet.preprocess_input` for V1.
+        `imagenet_resnet(…, profile="keras_applications")`, with the same outputs to float tolerance. Without
+        `preprocessing`, prepare images as for the original: short side 256, center crop 224, and then
+        `keras.applications.resnet_v2.preprocess_input` (−1 to 1) for V2, or `resnet.preprocess_input` for V1.
 
     Raises:
         InputError: an unknown model or name, or options that change the outputs.
@@ -88,7 +93,7 @@ def load_keras_applications(model_or_name: keras.Model | str, weights: Any = Non
     network = imagenet_resnet(depth, placement, **fixed, **options)
     arrays = {name: keras.ops.convert_to_numpy(variable) for name, variable in _variables(model).items()}
     take_weights(network, NAMINGS[version], arrays, lambda array, _: array, model.name)
-    return network
+    return with_preprocessing(network, "keras_applications") if preprocessing else network
 
 
 def to_keras_applications(model: keras.Model) -> keras.Model:

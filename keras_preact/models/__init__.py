@@ -21,6 +21,8 @@ from keras_preact.models.imagenet import (
 )
 from keras_preact.models.loading import load_model
 from keras_preact.models.options import NetworkOptions
+from keras_preact.models.preprocessing import with_preprocessing
+from keras_preact.models.profiles import Preprocessing
 from keras_preact.models.registry import NETWORKS, TRANSFORMERS, get_entry, get_network
 from keras_preact.models.resnet import feature_maps
 from keras_preact.models.rolling import roll, unroll
@@ -47,6 +49,7 @@ __all__ = [
     "NetworkOptions",
     "NextToken",
     "Patches",
+    "Preprocessing",
     "Pretrained",
     "Series",
     "Tokens",
@@ -82,4 +85,5 @@ __all__ = [
     "roll",
     "transformer",
     "unroll",
+    "with_preprocessing",
 ]

@@ -13,6 +13,43 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.placements import Placement
 
 
+@dataclass(frozen=True)
+class Preprocessing:
+    """How a code base prepares a test image: short side to `resize` pixels, center crop, normalization of each channel.
+
+    Attributes:
+        resize: length of the short side in pixels.
+        crop: height and width of the center crop in pixels.
+        interpolation: of the resizing, with antialiasing: `"bilinear"` or `"bicubic"`.
+        mean: subtracted from the channels; pixels are in [0, 255].
+        deviation: divisor of the channels.
+        bgr: whether the channels are reversed before the normalization.
+    """
+
+    resize: int = 256
+    crop: int = 224
+    interpolation: str = "bilinear"
+    mean: tuple[float, ...] = (123.675, 116.28, 103.53)
+    deviation: tuple[float, ...] = (58.395, 57.12, 57.375)
+    bgr: bool = False
+
+    def __str__(self) -> str:
+        """Return the preprocessing in words.
+
+        >>> str(Preprocessing(mean=(127.5,) * 3, deviation=(127.5,) * 3))
+        'short side 256, crop 224, bilinear, (x − 127.5) / 127.5'
+        """
+        mean, deviation = (", ".join(f"{value:g}" for value in dict.fromkeys(v)) for v in (self.mean, self.deviation))
+        mean = f"({mean})" if "," in mean else mean
+        divided = {"1": ""}.get(deviation, f" / ({deviation})" if "," in deviation else f" / {deviation}")
+        x = "BGR" if self.bgr else "x"
+        return f"short side {self.resize}, crop {self.crop}, {self.interpolation}, ({x} − {mean}){divided}"
+
+
+IMAGENET = Preprocessing()
+"""Preprocessing of most code bases for ImageNet, torchvision among them."""
+
+
 def _choice(default: Any, description: str) -> Any:
     return field(default=default, metadata={"description": description})
 
@@ -35,7 +72,7 @@ class Conventions:
     kernel_initializer: str = _choice("he_by_fan_out", "initial kernels")
     momentum: float = _choice(0.9, "momentum of batch norm")
     epsilon: float = _choice(1e-5, "epsilon of batch norm")
-    inputs: str = _choice("mean, deviation", "images normalized by")
+    inputs: Preprocessing | str = _choice(IMAGENET, "test images")  # noqa: RUF009 (it is frozen)
 
     def unit_options(self, **options: Any) -> dict[str, Any]:
         """Return the given arguments, with the convention in place of each that is `None`.
@@ -47,6 +84,7 @@ class Conventions:
 
 
 PAPER = Conventions()
+_PIXEL_MEAN, _STANDARDIZED = "mean of each pixel subtracted", "mean and deviation of the channels"
 
 
 @dataclass(frozen=True)
@@ -71,16 +109,16 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("paper", "He et al. 2016, text and appendix", replace(PAPER, inputs="per-pixel mean"), PAPER),
+        Profile("paper", "He et al. 2016, text and appendix", replace(PAPER, inputs=_PIXEL_MEAN), PAPER),
         Profile(
             "resnet_1k_layers",
             "github.com/KaimingHe/resnet-1k-layers, the authors' code for CIFAR",
-            cifar=Conventions(stride_on="1x1", first_preactivation="by_shape"),
+            cifar=Conventions(stride_on="1x1", first_preactivation="by_shape", inputs=_STANDARDIZED),
         ),
         Profile(
             "fb_resnet_torch",
             "github.com/facebookarchive/fb.resnet.torch, models/preresnet.lua and resnet.lua",
-            cifar=Conventions(shape_change="option_a"),
+            cifar=Conventions(shape_change="option_a", inputs=_STANDARDIZED),
             imagenet=PAPER,
         ),
         Profile(
@@ -93,7 +131,7 @@ PROFILES: dict[str, Profile] = {
                 kernel_initializer="glorot_uniform",
                 momentum=0.99,
                 epsilon=1.001e-5,
-                inputs="−1 to 1",
+                inputs=Preprocessing(interpolation="bicubic", mean=(127.5,) * 3, deviation=(127.5,) * 3),
             ),
             imagenet_original=Conventions(
                 stride_on="1x1",
@@ -101,22 +139,32 @@ PROFILES: dict[str, Profile] = {
                 kernel_initializer="glorot_uniform",
                 momentum=0.99,
                 epsilon=1.001e-5,
-                inputs="mean (BGR)",
+                inputs=Preprocessing(
+                    interpolation="bicubic", mean=(103.939, 116.779, 123.68), deviation=(1.0,) * 3, bgr=True
+                ),
             ),
         ),
         Profile(
             "timm",
             "github.com/huggingface/pytorch-image-models, resnetv2_18 to resnetv2_152, and resnet18 to resnet152",
-            imagenet=Conventions(first_preactivation="by_shape", stem_activation=False, pool_padding=float("-inf")),
-            imagenet_original=PAPER,
+            imagenet=Conventions(
+                first_preactivation="by_shape",
+                stem_activation=False,
+                pool_padding=float("-inf"),
+                inputs=Preprocessing(235, 224, "bicubic", (127.5,) * 3, (127.5,) * 3),  # resnetv2_50.a1h_in1k
+            ),
+            imagenet_original=replace(PAPER, inputs=Preprocessing(235, 224, "bicubic")),  # resnet50.a1_in1k
         ),
         Profile(
             "pytorch_cifar",
             "github.com/kuangliu/pytorch-cifar, preact_resnet.py: the ImageNet stages on 32-pixel images",
             imagenet=Conventions(
-                first_preactivation="by_shape", head_activation=False, kernel_initializer="uniform_by_fan_in"
+                first_preactivation="by_shape",
+                head_activation=False,
+                kernel_initializer="uniform_by_fan_in",
+                inputs=_STANDARDIZED,
             ),
-            imagenet_original=Conventions(kernel_initializer="uniform_by_fan_in"),
+            imagenet_original=Conventions(kernel_initializer="uniform_by_fan_in", inputs=_STANDARDIZED),
         ),
     )
 }

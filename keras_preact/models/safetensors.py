@@ -46,13 +46,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     >>> save_safetensors(cifar_resnet(8), path)
     >>> load_safetensors(cifar_resnet(8), path)
     """
-    check_choice("dtype", dtype, SAVED_DTYPES)
-    tensors: dict[str, np.ndarray] = {}
-    for name, weight in named_weights(model).items():
-        value = weight.value()
-        if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
-            raise InputError(f"{name} contains values that are not finite in {dtype}; nothing was written")
-        tensors[name] = value.astype(dtype, order="C")
+    tensors = as_arrays(model, dtype)
     path = Path(path)
     partial = path.with_name(path.name + ".partial")
     about = {"model": model.name, "version": __version__, "sha256": checksum(tensors)}
@@ -65,6 +59,22 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     except (SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)
         raise InputError(f"{path} cannot be written ({error}); choose an existing folder with free space") from None
+
+
+def as_arrays(model: keras.Model, dtype: str) -> dict[str, np.ndarray]:
+    """Return all weights of a model by name, as arrays of a dtype.
+
+    Raises:
+        InputError: an unknown dtype, or a weight that is not finite in it.
+    """
+    check_choice("dtype", dtype, SAVED_DTYPES)
+    tensors: dict[str, np.ndarray] = {}
+    for name, weight in named_weights(model).items():
+        value = weight.value()
+        if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
+            raise InputError(f"{name} contains values that are not finite in {dtype}; nothing was written")
+        tensors[name] = value.astype(dtype, order="C")
+    return tensors
 
 
 def load_safetensors(model: keras.Model, path: str | Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.experiments import keep, publish
 from keras_preact.models import catalogue, pretrained
+from keras_preact.models.safetensors import checksum, read_safetensors
 from keras_preact.training import CosineSchedule, Recipe, RunConfig, start
 
 RECIPE = Recipe("two", steps=2, batch_size=16, schedule=CosineSchedule(0.01))
@@ -39,6 +40,9 @@ def test_a_published_network_has_the_errors_of_its_entry(root):
         publish.publish(run, "tiny", root)
     keep(run, root / "results")
     about = publish.publish(run, "tiny", root)
+    (kept,) = (root / "results/runs").glob("*/*/run.json")
+    weights = read_safetensors(root / "keras_preact/weights/tiny.safetensors")
+    assert json.loads(kept.read_text())["weights"] == {"dtype": "float16", "sha256": checksum(weights)}
     assert catalogue.catalogue() == {"tiny": about}
     images, labels = RunConfig.from_dict(run.training()["config"]).load_dataset().test.batch(range(1000))
     logits = pretrained("tiny", dtype="float32").predict(images, verbose=0)

@@ -9,7 +9,8 @@ from keras_preact.cli import main
 from keras_preact.experiments import Store
 from keras_preact.experiments.store import Run
 from keras_preact.models.cards import binomial_interval, card, page
-from keras_preact.models.catalogue import catalogue
+from keras_preact.models.catalogue import catalogue, weights_file
+from keras_preact.models.safetensors import checksum, read_safetensors
 from keras_preact.training import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,8 @@ def test_a_card_agrees_with_the_stored_runs(name):
     assert about.seeds == tuple(round(run.error, 2) for run in seeds), "a new seed is stored: publish the network again"
     assert abs(about.test_error - run.error) < 0.15  # float16
     assert about.recipe["seed"] == run.config.seed and about.recipe["steps"] == run.config.recipe.steps
+    if "weights" in run.record:  # runs of before 2026-11-26 have no checksum
+        assert run.record["weights"]["sha256"] == checksum(read_safetensors(weights_file(about)))
     text = card(about)
     assert f"{statistics.mean(about.seeds):.2f}" in text and f"n = {len(seeds)}" in text and about.sha256 in text
 

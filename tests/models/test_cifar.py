@@ -263,7 +263,7 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
         ({"pooling": "mean", "include_top": False}, "known: avg, max"),
         (
             {"weights": "imagenet"},
-            "imagenet is no weights file; pass the path of a file .* or the data set of trained weights",
+            "imagenet is not a weights file; pass the path of a file .* or the data set of trained weights",
         ),
         ({"weights": 5}, "weights is 5; give the path"),
         ({"output_stride": 3}, "choose one of 1, 2, 4"),
