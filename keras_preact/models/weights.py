@@ -47,7 +47,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     has_ending = path.name.endswith(ENDINGS)
     if not has_ending or not path.is_file():
         raise InputError(
-            f"{path} {'does not exist' if has_ending else 'is not a weights file'}; pass the path of a file that ends in "
+            f"{path} {'does not exist' if has_ending else 'is not a weights file'}; pass the path of a file ending in "
             f"{', '.join(ENDINGS)}, or the data set of trained weights, such as 'cifar10'"
         )
     if path.suffix == ".safetensors":

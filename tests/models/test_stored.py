@@ -257,6 +257,6 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "old.h5").write_text("")
     with pytest.raises(
         InputError,
-        match=r"old.h5 is not a weights file; pass the path of a file that ends in \.weights\.h5",
+        match=r"old.h5 is not a weights file; pass the path of a file ending in \.weights\.h5",
     ):
         network(weights=tmp_path / "old.h5")
