@@ -26,7 +26,7 @@ def bundled_cifar10() -> ImageDataset:
     splits = {}
     for split in ("train", "test"):
         mosaics = []
-        for path in sorted(folder.glob(f"{split}-*.png")):
+        for path in sorted(folder.glob(f"{split}-*.webp")):
             with Image.open(path) as file:
                 mosaics.append(_tiles(np.asarray(file), size=32))
         splits[split] = ArraySplit(np.concatenate(mosaics), [int(label) for label in labels[split]])

@@ -35,5 +35,5 @@ def test_no_test_image_is_a_training_image():
 
 def test_the_bundle_is_small():
     folder = Path(keras_preact.data.__file__).parent / "bundled"
-    assert sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) <= 12e6
+    assert sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) <= 9e6
     assert (folder / "README.md").is_file()

@@ -3,7 +3,7 @@
     python keras_preact/data/bundled/make_subset.py --data-dir DIR
 
 takes the first 400 training and 100 test images of each class, in CIFAR-10's own order (that of the file names
-`train_00000`, … that tensorflow-datasets keeps), and writes mosaics of 1,000 images, 20 a row, beside this script.
+`train_00000`, … that tensorflow-datasets keeps), and writes lossless mosaics of 1,000 images, 20 per row, beside this script.
 DIR is a tensorflow-datasets folder that holds a prepared `cifar10`.
 """
 
@@ -41,7 +41,7 @@ def first_of_each_class(labels: np.ndarray, count: int) -> np.ndarray:
 
 
 def mosaic(images: np.ndarray) -> np.ndarray:
-    """Return images (n, 32, 32, 3) side by side, `COLUMNS` a row."""
+    """Return images (n, 32, 32, 3) side by side, `COLUMNS` per row."""
     rows = images.reshape(-1, COLUMNS, 32, 32, 3).transpose(0, 2, 1, 3, 4)
     return rows.reshape(len(images) // COLUMNS * 32, COLUMNS * 32, 3)
 
@@ -57,7 +57,8 @@ def main() -> None:
         labels[split] = "".join(str(label) for label in all_labels[chosen])
         for start in range(0, len(chosen), MOSAIC):
             part = mosaic(images[chosen[start : start + MOSAIC]])
-            Image.fromarray(part).save(HERE / f"{split}-{start // MOSAIC}.png", optimize=True)
+            lossless = {"lossless": True, "quality": 100, "method": 6, "exact": True}
+            Image.fromarray(part).save(HERE / f"{split}-{start // MOSAIC}.webp", **lossless)
     (HERE / "labels.json").write_text(json.dumps(labels, indent=1) + "\n")
 
 
