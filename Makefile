@@ -3,10 +3,15 @@
 # make test-thorough  tests that take seconds each; continuous integration runs them after `make test`
 # make test-slow      tests that take minutes each
 # make test-torch     tests of layers, models, data, training, analysis, experiments and commands on PyTorch
+# make test-jax       the same on JAX
+# make test-oldest    tests with every lower bound of pyproject.toml installed exactly, in .venv-oldest
+# make types          style, and types on Linux, macOS and Windows
+# make audit          known vulnerabilities of the installed packages (needs the internet)
 # make lab            open the course in JupyterLab
 # make bench          measure speed and memory against plain Keras, keras.applications and PyTorch, into runs/benchmarks
 # make reproduce      list missing runs of the paper's tables and their cost on this machine; BUDGET=smoke, cpu, deep or paper
-# make site           write the course and an API reference as web pages into build/site
+# make site           build the site (course, guides, results, API reference) into build/site
+# make dist           build the wheel and the source distribution into dist/ and check them
 # make notebooks      rerun every notebook and store its outputs
 #
 # The first time, each creates .venv and installs what it needs from the package index.
@@ -24,13 +29,12 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ONEDNN = TF_ENABLE_ONEDNN_OPTS=1
 # Keeps TensorFlow's log lines out of stored outputs, which are those of the CPU.
 QUIET = $(ONEDNN) KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
-ON_TORCH = $(addprefix tests/, layers models data training analysis experiments test_cli.py test_console.py test_uses.py)
-NBVAL = -p no:python --nbval --nbval-current-env --nbval-sanitize-with tests/nbval.cfg --nbval-cell-timeout 300
+ON_BACKENDS = $(addprefix tests/, layers models data training analysis experiments test_cli.py test_console.py test_uses.py)
 
 # Runs the command after the first word, then prints that word and the command's time.
 TIMED = bash -c 'SECONDS=0; "$$@"; status=$$?; echo "$$0: $$SECONDS s"; exit $$status'
 
-.PHONY: demo test test-thorough test-slow test-torch lab bench reproduce site notebooks
+.PHONY: demo test test-thorough test-slow test-torch test-jax test-oldest types audit lab bench reproduce site dist notebooks
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/installed
@@ -42,7 +46,7 @@ test: $(VENV)/installed-tests
 	@$(TIMED) format $(BIN)/ruff format --check .
 	@$(TIMED) types $(BIN)/mypy
 	@$(TIMED) tests $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not thorough" --durations 10
-	@$(QUIET) $(TIMED) notebooks $(BIN)/python -m pytest $(NBVAL) -n $(JOBS) --dist loadscope notebooks --ignore notebooks/zh
+	@$(QUIET) $(TIMED) notebooks $(BIN)/python -m keras_preact.course.validate --jobs $(JOBS) --ignore notebooks/zh notebooks
 
 test-thorough: $(VENV)/installed-tests
 	@$(TIMED) "thorough tests" $(BIN)/python -m pytest -n $(JOBS) -m "thorough and not slow" --durations 10
@@ -52,7 +56,24 @@ test-slow: $(VENV)/installed-tests
 
 test-torch: $(VENV)/installed-tests
 	$(BIN)/python -c "import torch" 2>/dev/null || $(PIP) --editable '.[torch]'
-	KERAS_BACKEND=torch OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ON_TORCH)
+	KERAS_BACKEND=torch OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ON_BACKENDS)
+
+test-jax: $(VENV)/installed-tests
+	KERAS_BACKEND=jax $(BIN)/python -m pytest -n $(JOBS) -m "not slow" $(ON_BACKENDS)
+
+test-oldest: $(VENV)-oldest/installed
+	$(VENV)-oldest/bin/python -m pytest -n $(JOBS) -m "not slow and not thorough" tests
+
+types: $(VENV)/installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --platform darwin
+	$(BIN)/mypy --platform win32
+
+audit: $(VENV)/installed-tests
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --skip-editable
 
 lab: $(VENV)/installed
 	@# With PYTEST_CURRENT_TEST set, kernels leave TensorFlow's log lines to the terminal instead of showing them below every first cell.
@@ -65,7 +86,14 @@ reproduce: $(VENV)/installed
 	$(BIN)/keras-preact reproduce all --budget $(BUDGET) --cost
 
 site: $(VENV)/installed-tests
-	$(BIN)/python notebooks/build_site.py
+	rm -rf build/site
+	$(QUIET) $(BIN)/python -m sphinx -q -E -W --keep-going -c docs -d build/doctrees . build/site
+	@echo "open build/site/index.html"
+
+dist: $(VENV)/installed-tests
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/twine check --strict dist/*
 
 notebooks: $(VENV)/installed-tests
 	PYTEST_CURRENT_TEST=1 $(QUIET) $(BIN)/jupyter nbconvert --to notebook --execute --inplace notebooks/*.ipynb notebooks/solutions/*.ipynb
@@ -86,4 +114,10 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 $(VENV)/installed-tests: pyproject.toml $(VENV)/installed
 	@echo "installing the dependencies of the tests into $(VENV)"
 	$(PIP) --editable '.[all,test,export]'
+	@touch $@
+
+$(VENV)-oldest/installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet --upgrade pip uv
+	$(VENV)-oldest/bin/uv pip install --quiet --python $(VENV)-oldest/bin/python --resolution lowest-direct --editable '.[all,test]'
 	@touch $@

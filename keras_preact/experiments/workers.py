@@ -7,6 +7,7 @@ import os
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -110,6 +111,16 @@ class Stopped(KeyboardInterrupt):
         self.signal_number = signal_number
 
 
+# Ctrl-C must reach only this process, which then stops the workers: each worker has a session of its own, or on Windows
+# a process group. There SIGTERM would end a worker at once, so it gets Ctrl-Break instead.
+if sys.platform == "win32":
+    _APART = subprocess.CREATE_NEW_PROCESS_GROUP
+    _STOP: int = signal.CTRL_BREAK_EVENT
+else:
+    _APART = 0
+    _STOP = signal.SIGTERM
+
+
 class _WorkerPool:
     """The worker processes, stopped together."""
 
@@ -131,7 +142,7 @@ class _WorkerPool:
     def __exit__(self, *error: Any) -> None:
         for process in self.processes:
             if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(_STOP)
         for process in self.processes:
             process.wait()  # it saves its run
         for output in self.outputs:
@@ -140,9 +151,13 @@ class _WorkerPool:
     def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         output.seek(0)
         output.truncate()
-        # In a new session, Ctrl-C reaches only this process, which then stops the workers.
         return subprocess.Popen(
-            self.command, env=self.environment, stdout=output, stderr=output, start_new_session=True
+            self.command,
+            env=self.environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            creationflags=_APART,
         )
 
     def all_ended(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -171,10 +172,12 @@ class Recorder(keras.callbacks.Callback):
 
 def _stopping_signals() -> list[int]:
     """Return the signals that ask a run to stop: from Ctrl-C, a scheduler, or a closed terminal."""
-    hang_up = getattr(signal, "SIGHUP", None)  # absent on Windows
-    if hang_up is None or signal.getsignal(hang_up) == signal.SIG_IGN:  # ignored under nohup
-        return [signal.SIGINT, signal.SIGTERM]
-    return [signal.SIGINT, signal.SIGTERM, hang_up]
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform == "win32":
+        return [*numbers, signal.SIGBREAK]  # Ctrl-Break, and how a parent process asks a run to stop
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
+        numbers.append(signal.SIGHUP)
+    return numbers
 
 
 @contextmanager

@@ -3,8 +3,8 @@
     python keras_preact/data/bundled/make_subset.py --data-dir DIR
 
 takes the first 400 training and 100 test images of each class, in CIFAR-10's own order (that of the file names
-`train_00000`, … that tensorflow-datasets keeps), and writes lossless mosaics of 1,000 images, 20 per row, beside this script.
-DIR is a tensorflow-datasets folder that holds a prepared `cifar10`.
+`train_00000`, … that tensorflow-datasets keeps), and writes lossless mosaics of 1,000 images, 20 per row, beside this
+script. DIR is a tensorflow-datasets folder that holds a prepared `cifar10`.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def main() -> None:
         labels[split] = "".join(str(label) for label in all_labels[chosen])
         for start in range(0, len(chosen), MOSAIC):
             part = mosaic(images[chosen[start : start + MOSAIC]])
-            lossless = {"lossless": True, "quality": 100, "method": 6, "exact": True}
-            Image.fromarray(part).save(HERE / f"{split}-{start // MOSAIC}.webp", **lossless)
+            path = HERE / f"{split}-{start // MOSAIC}.webp"
+            Image.fromarray(part).save(path, lossless=True, quality=100, method=6, exact=True)
     (HERE / "labels.json").write_text(json.dumps(labels, indent=1) + "\n")
 
 
