@@ -7,7 +7,6 @@ import pytest
 
 from keras_preact.analysis import forward_signal, gradient_signal, leave_out
 from keras_preact.experiments import Line, Row
-from keras_preact.layers import PLACEMENTS, ResidualUnit
 from keras_preact.models import cifar_resnet
 from keras_preact.paper import FAILS, Published
 from keras_preact.plots import (
@@ -25,7 +24,6 @@ from keras_preact.plots import (
     screening_figure,
     table_curves_figure,
     table_figure,
-    unit_figure,
 )
 
 X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
@@ -135,7 +133,7 @@ def test_a_tables_curves_have_a_panel_a_row_before_that_which_it_is_compared_wit
         assert words == ["this row", "reference row", "training", "test"]
 
 
-# ---- tables and units ---------------------------------------------------------------------------------------------
+# ---- tables ------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the_first_row():
@@ -159,32 +157,6 @@ def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the
     assert alt_text(figure).startswith("a table: 3 of 4 rows run; ") and "second +2.50 [" in alt_text(figure)
     assert len(figure.legends[0].get_texts()) == 3
     assert [text.get_text() for text in table_figure([first]).legends[0].get_texts()] == ["ours, one run"]
-
-
-@pytest.mark.parametrize("placement", PLACEMENTS)
-def test_a_unit_is_drawn_from_its_layers(placement):
-    unit = ResidualUnit(8, placement=placement)
-    unit.build((None, 8, 8, 8))
-    figure = unit_figure({placement: unit})
-    words = texts(figure.axes[0])
-    order = {"norm": "BN", "relu": "ReLU"}
-    spec = PLACEMENTS[placement]
-    branch = [*spec.first, "conv", *spec.between, "conv", *spec.last]
-    expected = [order.get(word, "3×3 conv, 8") for word in branch]
-    assert words == ["$x_l$", *expected, "⊕", *(order[word] for word in spec.after_addition), "$x_{l+1}$"]
-
-
-def test_what_stands_on_the_shortcut_is_drawn():
-    units = {
-        "gated": ResidualUnit(8, shortcut="exclusive_gating"),
-        "projection": ResidualUnit(16, strides=2),
-    }
-    for unit in units.values():
-        unit.build((None, 8, 8, 8))
-    figure = unit_figure(units)
-    assert "exclusive\ngating" in texts(figure.axes[0])
-    assert "projection" in texts(figure.axes[1])
-    assert "projection: on the shortcut projection; before the split BN, ReLU" in alt_text(figure)
 
 
 # ---- the depth study ----------------------------------------------------------------------------------------------
