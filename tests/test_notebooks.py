@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
-sys.path.insert(0, str(FOLDER))
+sys.path.insert(0, str(FOLDER.parent / "docs"))
 
-from build_site import figure_text  # noqa: E402 (it is no package)
+from book import figure_text  # noqa: E402 (docs/ is no package)
 
 NOTEBOOKS = sorted([*FOLDER.glob("*.ipynb"), *FOLDER.glob("solutions/*.ipynb")])
 TRANSLATED = sorted(FOLDER.glob("zh/*.ipynb"))
