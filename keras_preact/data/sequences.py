@@ -123,6 +123,32 @@ class SequenceDataset:
         """Steps per sequence."""
         return self.train.sequences.shape[1]
 
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return texts as tokens, for a network that was trained on these data.
+
+        Texts are cut, or padded with 0, to `length`. Words that are not in the vocabulary become token 1.
+
+        Args:
+            texts: sentences; for characters, any text.
+
+        Returns:
+            int32 (n, length).
+
+        Raises:
+            InputError: the data are numbers, or `texts` is a single string.
+
+        Example:
+
+        >>> bundled_reviews().encode(["A film"])[0, :3].tolist() == bundled_reviews().encode(["a FILM"])[0, :3].tolist()
+        True
+        """
+        if not self.vocabulary:
+            raise InputError(f"{self.name} has numbers, not text; only texts are encoded")
+        if isinstance(texts, str):
+            raise InputError("texts is a single string; pass a list of strings")
+        split: Any = _words if self.task == "classification" else list
+        return _tokens([split(text) for text in texts], self.vocabulary, self.length)
+
     def facts(self) -> dict[str, Any]:
         """Return what the record of a run says of the data, including the errors of simple rules."""
         return {

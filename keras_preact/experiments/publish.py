@@ -15,12 +15,13 @@ import keras
 import numpy as np
 
 from keras_preact.data.bundled import CIFAR10_CLASSES
+from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError
 from keras_preact.experiments.store import Store
 from keras_preact.files import write_atomically
 from keras_preact.models import load_model
 from keras_preact.models.cards import card, page
-from keras_preact.models.catalogue import Pretrained, catalogue, on_pixels
+from keras_preact.models.catalogue import Pretrained, catalogue, untrained
 from keras_preact.models.named_weights import assign_checked
 from keras_preact.models.safetensors import read_safetensors, save_safetensors
 from keras_preact.training.config import RunConfig
@@ -32,7 +33,8 @@ LARGEST = 4_000_000
 """Size in bytes up to which a weights file is part of the repository."""
 LICENCES = {
     "cifar10": "CIFAR-10 names no licence; its authors ask for a citation: A. Krizhevsky, Learning Multiple Layers of "
-    "Features from Tiny Images, 2009"
+    "Features from Tiny Images, 2009",
+    "reviews": "MIT (C. J. Hutto, vaderSentiment)",
 }
 """Terms of the data sets, by name."""
 
@@ -41,7 +43,7 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
     """Add the network of a finished run to the catalogue, with its weights as float16, and write its card.
 
     Args:
-        run: a finished run on CIFAR-10, with its `model.keras`. It must be among the stored runs.
+        run: a finished run on CIFAR-10 or on the film reviews, with its `model.keras`. It must be a stored run.
         name: name of the trained network.
         root: a checkout of the repository.
         data_dir: folder of the data.
@@ -50,7 +52,7 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
         The new entry. Its errors are those of the published weights.
 
     Raises:
-        InputError: the run is not finished or not stored, its data are not CIFAR-10, or its weights exceed 4 MB.
+        InputError: the run is not finished or not stored, its data are others, or its weights exceed 4 MB.
     """
     config = RunConfig.from_dict(run.training()["config"])
     store = Store([root / "results"])
@@ -80,8 +82,10 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
 
 
 def _data(config: RunConfig, data_dir: str | None) -> Any:
-    """Return the data of a run with the names of CIFAR-10's classes, which prepared copies may lack."""
-    dataset = replace(replace(config, only=None).load_dataset(data_dir), class_names=CIFAR10_CLASSES)
+    """Return the data of a run; of CIFAR-10 with the names of its classes, which prepared copies may lack."""
+    dataset = replace(config, only=None).load_dataset(data_dir)
+    if dataset.kind == "images":
+        dataset = replace(dataset, class_names=CIFAR10_CLASSES)
     return dataset.only(config.only) if config.only else dataset
 
 
@@ -92,12 +96,14 @@ def _described(
     record = run.training()
     config = RunConfig.from_dict(record["config"])
     size, count = config.image_size, len(config.only or ())
+    dataset = _data(config, data_dir)
     about: dict[str, Any] = {
         "network": config.network,
         "options": config.options,
         "dataset": config.dataset + (f"_{size}px" if size else "") + (f"_{count}classes" if count else ""),
-        "image_shape": list(model.input_shape[1:]),
-        "classes": list(config.only or CIFAR10_CLASSES),
+        "input_shape": list(model.input_shape[1:]),
+        "classes": list(dataset.class_names),
+        "vocabulary": len(getattr(dataset, "vocabulary", ())),
         "moments": _moments(model),
         "parameters": record["model"]["trainable_parameters"],
         "run": run.path.name,
@@ -114,12 +120,15 @@ def _described(
         "bytes": file.stat().st_size,
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }
-    network = on_pixels(Pretrained.from_dict(name, {**about, **dict.fromkeys(_MEASURED)}), dtype="float32")
+    network = untrained(Pretrained.from_dict(name, {**about, **dict.fromkeys(_MEASURED)}), dtype="float32")
     assign_checked(file.name, network, read_safetensors(file))
-    return Pretrained.from_dict(name, about | _measured(network, config, data_dir))
+    in_package = (
+        dataset if config.dataset in SEQUENCES else _data(replace(config, dataset="bundled", data_dir=None), None)
+    )
+    return Pretrained.from_dict(name, about | _measured(network, dataset, in_package))
 
 
-_MEASURED = ("test_images", "test_error", "class_errors", "confidence", "calibration_error", "bundled_errors")
+_MEASURED = ("test_size", "test_error", "class_errors", "confidence", "calibration_error", "bundled_errors")
 
 
 def _moments(model: keras.Model) -> list[list[float]] | None:
@@ -131,13 +140,13 @@ def _moments(model: keras.Model) -> list[list[float]] | None:
     return None
 
 
-def _measured(network: keras.Model, config: RunConfig, data_dir: str | None) -> dict[str, Any]:
-    """Measure the errors on the test images of the run and on those that come with the package."""
-    logits, labels = _predicted(network, _data(config, data_dir))
-    of_bundled, true = _predicted(network, _data(replace(config, dataset="bundled", data_dir=None), None))
+def _measured(network: keras.Model, dataset: Any, in_package: Any) -> dict[str, Any]:
+    """Measure the errors on the test data of the run and on those that come with the package."""
+    logits, labels = _predicted(network, dataset)
+    of_bundled, true = _predicted(network, in_package)
     wrong = logits.argmax(-1) != labels
     return {
-        "test_images": len(labels),
+        "test_size": len(labels),
         "test_error": round(float(100 * wrong.mean()), 2),
         "class_errors": [round(float(100 * wrong[labels == label].mean()), 2) for label in range(logits.shape[-1])],
         "confidence": round(float(100 * softmax(logits).max(-1).mean()), 2),
@@ -147,9 +156,9 @@ def _measured(network: keras.Model, config: RunConfig, data_dir: str | None) -> 
 
 
 def _predicted(network: keras.Model, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the logits of all test images, and their labels."""
+    """Return the logits of all test data, and their labels."""
     pairs = list(_batches(dataset))
-    logits = [network.predict_on_batch(images) for images, _ in pairs]
+    logits = [network.predict_on_batch(inputs) for inputs, _ in pairs]
     return np.concatenate(logits), np.concatenate([labels for _, labels in pairs])
 
 

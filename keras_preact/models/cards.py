@@ -34,7 +34,7 @@ _INTRODUCTION = """# Trained networks
 
 `python -m keras_preact.experiments.publish` writes this page.
 
-`pretrained(name)` returns a network from uint8 pixels to logits. It contains the preprocessing:
+`pretrained(name)` returns a network from uint8 pixels, or from tokens, to logits. It contains the preprocessing:
 
 ```python
 from keras_preact.models import pretrained
@@ -47,7 +47,7 @@ other networks put the name of the data in the table below. The weights are floa
 up to 1 MB are part of the package; a larger one is downloaded when it is first used, and its SHA-256 sum is checked.
 
 To train the network on classes of your own, put a new layer on its features and freeze the rest
-(notebook 08 does it):
+(notebook 12 does it):
 
 ```python
 import keras
@@ -58,28 +58,38 @@ features = trained.get_layer("logits").input
 network = keras.Model(trained.input, keras.layers.Dense(3)(features))
 ```
 
+The Transformer reads tokens; `encode` of its data makes them from texts:
+
+```python
+from keras_preact.data import load_dataset
+
+tokens = load_dataset("reviews").encode(["a dull film", "a moving, beautifully acted story"])
+print(pretrained("transformer-reviews").predict(tokens).argmax(-1))  # [0 1]: negative, positive
+```
+
 | network | data | test error, % | parameters | file |
 |---|---|---|---|---|"""
 
 
 def _facts(about: Pretrained) -> dict[str, str]:
     """Return the rows of a card."""
-    low, high = binomial_interval(about.test_error, about.test_images)
+    low, high = binomial_interval(about.test_error, about.test_size)
     recipe = about.recipe
     options = {"placement": get_entry(about.network).resolved(about.options)["placement"], **about.options}
     return {
         "network": f"`{about.network}`, {', '.join(f'{key} {value!r}' for key, value in sorted(options.items()))}",
         "parameters": f"{about.parameters:,}",
-        "trained on": f"{about.dataset}, {' × '.join(map(str, about.image_shape))}",
-        "recipe": f"`{recipe['name']}`, {recipe['steps']:,} steps of {recipe['batch_size']} images, seed "
+        "trained on": f"{about.dataset}, {' × '.join(map(str, about.input_shape))}",
+        "recipe": f"`{recipe['name']}`, {recipe['steps']:,} steps of {recipe['batch_size']} {about.example}s, seed "
         f"{recipe['seed']}, {recipe['precision']}",
-        "test error": f"{about.test_error:.2f} % of {about.test_images:,} images [{low:.2f}, {high:.2f}], last epoch",
+        "test error": f"{about.test_error:.2f} % of {about.test_size:,} {about.example}s [{low:.2f}, {high:.2f}], "
+        "last epoch",
         "test error by seed": _seeds(about.seeds),
         "test error by class": ", ".join(
             f"{name} {error:.1f}" for name, error in zip(about.classes, about.class_errors, strict=True)
         ),
-        "confidence": f"{about.confidence:.1f} % on average, where {100 - about.test_error:.1f} % of the images are "
-        f"classified correctly; expected calibration error {about.calibration_error:.1f} %",
+        "confidence": f"{about.confidence:.1f} % on average, where {100 - about.test_error:.1f} % of the "
+        f"{about.example}s are classified correctly; expected calibration error {about.calibration_error:.1f} %",
         "cost": "not recorded" if about.core_hours is None else f"{about.core_hours:.2f} core-hours on a CPU",
         "stored run": f"`{about.run}`",
         "licence of the data": about.data_licence,
@@ -94,11 +104,12 @@ def _seeds(errors: tuple[float, ...]) -> str:
 
 def _limits(about: Pretrained) -> str:
     worst = max(zip(about.class_errors, about.classes, strict=True))
+    verb = "says" if about.vocabulary else "shows"
     return (
-        f"Limits: the network knows {len(about.classes)} classes and assigns one of them to every image, whatever it "
-        f"shows. The errors hold for images like those of {about.dataset}. The worst class is {worst[1]}, with "
-        f"{worst[0]:.1f} % errors. The network is meant for teaching and for experiments, not for decisions about "
-        "people."
+        f"Limits: the network knows {len(about.classes)} classes and assigns one of them to every {about.example}, "
+        f"whatever it {verb}. The errors hold for {about.example}s like those of {about.dataset}. The worst class is "
+        f"{worst[1]}, with {worst[0]:.1f} % errors. The network is meant for teaching and for experiments, not for "
+        "decisions about people."
     )
 
 

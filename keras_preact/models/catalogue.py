@@ -22,6 +22,7 @@ from keras_preact.models.named_weights import assign_checked
 from keras_preact.models.registry import get_entry
 from keras_preact.models.safetensors import read_safetensors
 from keras_preact.models.trained import require_uint8
+from keras_preact.models.transformer import Classification, Tokens
 
 FOLDER = Path(__file__).parents[1] / "weights"
 """Folder of the catalogue and the small files, part of the package."""
@@ -45,22 +46,24 @@ class Pretrained:
         network: name of the builder, for example `"cifar_resnet"`.
         options: arguments of the builder.
         dataset: name of the data set it was trained on.
-        image_shape: (height, width, channels) of its images.
+        input_shape: (height, width, channels) of its images, or (length,) of its sequences of tokens.
         classes: names of the classes, in the order of the logits.
         moments: mean and standard deviation of each channel, which the images are standardized with; `None` if the mean
-            of each pixel, one of the weights, is subtracted instead.
+            of each pixel, one of the weights, is subtracted instead, or if the inputs are tokens.
         parameters: number of trainable parameters.
         run: name of the stored run that trained it.
         recipe: name of the recipe, number of steps, batch size, seed and precision of the run.
         seeds: test errors of all stored runs of this configuration, one per seed, in percent.
-        test_images: number of test images.
+        test_size: number of test images or sentences.
         test_error: test error of these weights, which are those of the last epoch, in percent.
         class_errors: test error of each class in percent.
-        confidence: mean probability of the predicted class in percent, over the test images.
+        confidence: mean probability of the predicted class in percent, over the test data.
         calibration_error: expected calibration error in percent, over 15 bins of equal width.
-        bundled_errors: number of the 1,000 bundled test images that are classified wrongly.
+        bundled_errors: number of the 1,000 bundled test images, or of the bundled test sentences, that are classified
+            wrongly.
         core_hours: CPU time of the training in hours; `None` if the run did not record it.
         data_licence: terms of the training data.
+        vocabulary: number of tokens; 0 if the inputs are images.
         bytes: size of the weights file.
         sha256: checksum of the weights file.
     """
@@ -69,14 +72,14 @@ class Pretrained:
     network: str
     options: dict[str, Any]
     dataset: str
-    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: tuple[str, ...]
     moments: tuple[tuple[float, ...], tuple[float, ...]] | None
     parameters: int
     run: str
     recipe: dict[str, Any]
     seeds: tuple[float, ...]
-    test_images: int
+    test_size: int
     test_error: float
     class_errors: tuple[float, ...]
     confidence: float
@@ -86,11 +89,17 @@ class Pretrained:
     data_licence: str
     bytes: int
     sha256: str
+    vocabulary: int = 0
     file: str = field(init=False)
     """Name of the weights file."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", f"{self.name}.safetensors")
+
+    @property
+    def example(self) -> str:
+        """What the network classifies: "image" or "sentence"."""
+        return "sentence" if self.vocabulary else "image"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry of the catalogue."""
@@ -119,8 +128,9 @@ def pretrained(name: str | None = None, dtype: Any = None) -> Any:
         dtype: dtype or dtype policy of the network's layers. Default: Keras's setting.
 
     Returns:
-        A functional `keras.Model`. Input: uint8 images (batch, height, width, 3). Output: logits (batch, classes),
-        float32. Preprocessing is part of it; augmentation is not. Without a name, a list of `Pretrained`.
+        A functional `keras.Model`. Input: uint8 images (batch, height, width, 3), with the preprocessing inside; or
+        int32 tokens (batch, length), which `encode` of the data set makes from texts. Output: logits (batch, classes),
+        float32. Without a name, a list of `Pretrained`.
 
     Raises:
         InputError: there is no such network, or its weights are neither on this computer nor can be downloaded.
@@ -129,7 +139,7 @@ def pretrained(name: str | None = None, dtype: Any = None) -> Any:
 
     >>> from keras_preact.data import load_dataset
     >>> about = pretrained()[0]
-    >>> images, labels = load_dataset("bundled", image_size=about.image_shape[0]).test.batch(range(1000))
+    >>> images, labels = load_dataset("bundled", image_size=about.input_shape[0]).test.batch(range(1000))
     >>> logits = pretrained(about.name, dtype="float32").predict(images, verbose=0)
     >>> int((logits.argmax(-1) != labels).sum()) == about.bundled_errors
     True
@@ -137,22 +147,25 @@ def pretrained(name: str | None = None, dtype: Any = None) -> Any:
     if name is None:
         return list(catalogue().values())
     about = catalogue()[check_choice("trained network", name, catalogue())]
-    model = on_pixels(about, dtype)
+    model = untrained(about, dtype)
     assign_checked(about.file, model, read_safetensors(weights_file(about)))
     return model
 
 
-def on_pixels(about: Pretrained, dtype: Any = None) -> keras.Model:
-    """Build the network of a catalogue's entry, from uint8 pixels to logits, with random weights."""
-    images = keras.Input(about.image_shape, dtype="uint8", name="images")
+def untrained(about: Pretrained, dtype: Any = None) -> keras.Model:
+    """Build the network of a catalogue's entry, from uint8 pixels or tokens to logits, with random weights."""
+    entry, options = get_entry(about.network), {"rolled": None, "dtype": dtype, **about.options}
+    if about.vocabulary:
+        tokens = Tokens(about.vocabulary, about.input_shape[0])
+        return entry.on_sequences(tokens, Classification(len(about.classes)), options)
+    images = keras.Input(about.input_shape, dtype="uint8", name="images")
     if about.moments is None:
         x = PerPixelMean(name=MEAN.rstrip("/"))(images)
     else:
         mean, deviation = about.moments
         moments = {"mean": list(mean), "variance": [value**2 for value in deviation]}
         x = keras.layers.Normalization(**moments, dtype="float32", name="standardization")(images)
-    options = {"rolled": None, "dtype": dtype, **about.options}
-    return require_uint8(get_entry(about.network).on_images(x, len(about.classes), options))
+    return require_uint8(entry.on_images(x, len(about.classes), options))
 
 
 def weights_file(about: Pretrained) -> Path:

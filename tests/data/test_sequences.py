@@ -113,3 +113,29 @@ def test_bad_input():
         dataset((fine[0], bad[1]), fine, "classification", vocabulary=words, class_names=names)
     with pytest.raises(InputError, match="a test target of made up is 3"):
         dataset((fine[0], fine[0]), (fine[0], bad[0]), "next_token", vocabulary=words)
+
+
+def test_texts_are_encoded_as_the_training_sentences_were():
+    """Known words in lower case, separated by blanks, come back as the tokens they were decoded from."""
+    data = bundled_reviews()
+    rows = [row for row in data.test.sequences[:200] if 1 not in row]
+    texts = [" ".join(data.vocabulary[token] for token in row if token) for row in rows]
+    assert len(rows) > 50 and np.array_equal(data.encode(texts), rows)
+    assert np.array_equal(data.encode([text.upper() for text in texts]), rows)
+    assert data.encode(["qwertzuiop", "film " * 99]).tolist()[0] == [1] + [0] * 39
+    assert data.encode(["film " * 99]).shape == (1, 40)
+
+
+def test_characters_are_encoded_one_by_one():
+    data = bundled_characters()
+    start = "".join(data.vocabulary[token] for token in data.test.sequences[0])
+    assert np.array_equal(data.encode([start])[0], data.test.sequences[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "texts", "says"),
+    [(bundled_weather, ["a"], "weather has numbers, not text"), (bundled_reviews, "a film", "pass a list of strings")],
+)
+def test_what_cannot_be_encoded_is_refused(data, texts, says):
+    with pytest.raises(InputError, match=says):
+        data().encode(texts)

@@ -9,9 +9,10 @@ from keras_preact import InputError
 from keras_preact.experiments import keep, publish
 from keras_preact.models import catalogue, pretrained
 from keras_preact.models.safetensors import checksum, read_safetensors
-from keras_preact.training import CosineSchedule, Recipe, RunConfig, start
+from keras_preact.training import AdamRecipe, CosineSchedule, Recipe, RunConfig, start
 
-RECIPE = Recipe("two", steps=2, batch_size=16, schedule=CosineSchedule(0.01))
+TWO = {"steps": 2, "batch_size": 16, "schedule": CosineSchedule(0.01)}
+RECIPE = Recipe("two", **TWO)
 
 
 @pytest.fixture
@@ -49,9 +50,22 @@ def test_a_published_network_has_the_errors_of_its_entry(root):
     wrong = logits.argmax(-1) != labels
     assert about.bundled_errors == wrong.sum() and about.test_error == pytest.approx(100 * wrong.mean(), abs=0.01)
     assert about.seeds == (round(run.training()["result"]["test_error"], 2),)
-    assert about.core_hours is not None and about.test_images == len(labels)
+    assert about.core_hours is not None and about.test_size == len(labels)
     assert "## tiny" in (root / "docs/pretrained.md").read_text()
     assert json.loads((root / "keras_preact/weights/catalogue.json").read_text())["tiny"]["dataset"] == "bundled"
+
+
+def test_a_transformer_is_published_with_its_vocabulary(root):
+    options = {"depth": 1, "dim": 8, "heads": 2}
+    config = RunConfig("prenorm_transformer", options, dataset="reviews", recipe=AdamRecipe("adam", **TWO))
+    run = start(config, root / "run")
+    keep(run, root / "results")
+    about = publish.publish(run, "tiny", root)
+    assert (about.vocabulary, about.input_shape, about.classes) == (8000, (40,), ("negative", "positive"))
+    sentences, labels = config.load_dataset().test.batch(np.arange(1057))
+    wrong = pretrained("tiny", dtype="float32").predict(sentences, verbose=0).argmax(-1) != labels
+    assert about.bundled_errors == wrong.sum() and about.test_size == 1057
+    assert "2 steps of 16 sentences" in (root / "docs/pretrained.md").read_text()
 
 
 def test_weights_too_large_for_the_repository_are_refused(root, monkeypatch):

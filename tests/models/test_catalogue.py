@@ -18,12 +18,12 @@ SMALL = "resnet14x2-preact-cifar10"
 
 
 @pytest.mark.parametrize("name", catalogue())
-def test_the_bundled_test_images_give_exactly_the_recorded_errors(name):
+def test_the_bundled_test_data_give_exactly_the_recorded_errors(name):
     about = catalogue()[name]
-    dataset = load_dataset("bundled", image_size=about.image_shape[0])
+    dataset = load_dataset("reviews") if about.vocabulary else load_dataset("bundled", image_size=about.input_shape[0])
     if len(about.classes) < dataset.classes:
         dataset = dataset.only(about.classes)
-    images, labels = dataset.test.batch(range(len(dataset.test)))
+    images, labels = dataset.test.batch(np.arange(len(dataset.test)))
     network = pretrained(name, dtype="float32")
     logits = np.concatenate([network.predict_on_batch(images[k : k + 250]) for k in range(0, len(images), 250)])
     assert int((logits.argmax(-1) != labels).sum()) == about.bundled_errors
@@ -31,6 +31,14 @@ def test_the_bundled_test_images_give_exactly_the_recorded_errors(name):
     # the bundled images are a tenth of the test images
     deviation = np.sqrt(about.test_error * (100 - about.test_error) / len(images))
     assert abs(100 * about.bundled_errors / len(images) - about.test_error) < 3 * deviation
+
+
+def test_a_transformer_reads_sentences():
+    about = catalogue()["transformer-reviews"]
+    assert about.example == "sentence" and about.test_size == 1057
+    tokens = load_dataset(about.dataset).encode(["a dull, lifeless film", "a moving, beautifully acted story"])
+    logits = pretrained(about.name, dtype="float32").predict_on_batch(tokens)
+    assert [about.classes[k] for k in logits.argmax(-1)] == ["negative", "positive"]
 
 
 def _size(weight):
@@ -48,7 +56,7 @@ def test_every_file_is_in_the_catalogue_and_small_enough():
 
 def test_the_list_names_error_parameters_licence_and_size():
     about = {entry.name: entry for entry in pretrained()}[SMALL]
-    assert about.parameters == 691_674 and about.test_images == 10_000 and len(about.class_errors) == 10
+    assert about.parameters == 691_674 and about.test_size == 10_000 and len(about.class_errors) == 10
     assert np.mean(about.class_errors) == pytest.approx(about.test_error, abs=0.01)
     assert "Krizhevsky" in about.data_licence and 1e6 < about.bytes < 2e6
     assert module.Pretrained.from_dict(SMALL, about.to_dict()) == about
