@@ -264,6 +264,7 @@ def test_every_option_of_train_reaches_the_run(here, monkeypatch):
     monkeypatch.setattr("keras_preact.cli.train.start", take)
     train = ["train", "--depth", "26", "--basic", "--shape-change", "option_a", "--profile", "fb_resnet_torch"]
     train += ["--seed", "7", "--precision", "mixed_bfloat16", "--deterministic", "--distribute", "2"]
+    train += ["--widen-factor", "2"]
     assert main([*train, "--sync-batch-norm", "--batch-size", "16", "--steps", "3"]) == 2
     assert main(["train", "--model", "transformer", *TRANSFORMER, "--dropout", "0.2"]) == 2
     images, words = configs
@@ -274,6 +275,7 @@ def test_every_option_of_train_reaches_the_run(here, monkeypatch):
         "depth": 26,
         "placement": "full_preactivation",
         "bottleneck": False,
+        "widen_factor": 2,
         "shape_change": "option_a",
         "profile": "fb_resnet_torch",
     }

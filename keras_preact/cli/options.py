@@ -10,7 +10,7 @@ from keras_preact.errors import InputError
 from keras_preact.version import __version__
 
 RUNS = Path("runs")
-RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "profile"}
+RESNET_OPTIONS = {"depth", "placement", "shortcut", "shape_change", "bottleneck", "widen_factor", "profile"}
 TRANSFORMER_OPTIONS = {"depth", "placement", "shortcut", "dim", "heads", "dropout", "patch"}
 _MODEL = "name of a network, name of a trained network, run folder, or .keras file"
 _MOVED_DATA = "where the run's data are now, if they have moved"
@@ -163,6 +163,12 @@ def _absolute(path: str) -> str:
     return path if "://" in path else str(Path(path).expanduser().absolute())
 
 
+def number(text: str) -> float:
+    """Return a number; a whole one as an integer, as stored runs have it."""
+    number = float(text)
+    return int(number) if number.is_integer() else number
+
+
 def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> None:
     group = to.add_argument_group("network")
     if with_name:
@@ -179,6 +185,7 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
     group.add_argument(
         "--shape-change", help="shortcut of units that change the shape: projection (default) or option_a"
     )
+    group.add_argument("--widen-factor", type=number, help="multiple of a ResNet's usual filters (default: 1)")
     group.add_argument("--profile", help="ResNet variant of a code base: paper (default), timm, …")
     group.add_argument("--dim", type=int, help="width of a Transformer (default: 128)")
     group.add_argument("--heads", type=int, help="attention heads of a Transformer (default: 4)")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+import statistics
 from pathlib import Path
 from statistics import mean
 
@@ -166,3 +167,16 @@ def test_each_seed_of_the_demo_has_a_gap_of_ten_points():
     errors = {order: [run.error for run in runs[order, DEMO_DEPTH, PAPERS_RATE]] for order in ORDERS}
     assert min(map(len, errors.values())) >= 5
     assert min(errors["original"]) - max(errors["full_preactivation"]) >= 10
+
+
+def test_the_guide_to_training_says_what_the_runs_of_recipe_fast_reached():
+    runs = [
+        json.loads(path.read_text()) for path in ROOT.glob("results/runs/fast/fast-*14-widen_factor_2-seed*/run.json")
+    ]
+    found = [run["result"]["test_error"] for run in runs]
+    minutes = statistics.mean(run["cpu_seconds"] for run in runs) / 60
+    guide = " ".join((ROOT / "docs/training.md").read_text(encoding="utf-8").split())
+    said = f"{statistics.mean(found):.2f} ± {statistics.stdev(found):.2f} % (n = {len(found)}, last epoch"
+    assert said in guide and max(found) < 10
+    assert f"{minutes:.1f} core-minutes" in guide
+    assert f"{runs[0]['training_flops'] / 1e12:.0f}·10¹² floating-point operations" in guide
