@@ -33,7 +33,7 @@ def conv(x, filters, size=3, stride=1):
     return layers.Conv2D(filters, size, stride, padding, use_bias=False, kernel_initializer=he)(x)
 
 
-def unit(x, filters, stride=1, first=False):
+def unit(x, filters, stride, first):
     """x + F(x), where F is BN, ReLU, conv, BN, ReLU, conv: Fig. 4(e) of the paper."""
     activated = preactivate(x)
     if first:  # the first unit of the network: the activation comes before the split, on both paths

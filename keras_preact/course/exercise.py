@@ -42,6 +42,9 @@ class Exercise:
             return f"not yet: checking it raised {type(error).__name__}: {error}"
 
 
+CHECKOUT = Path(__file__).parents[2]
+"""The repository, if the package runs from a checkout of it."""
+
 EXERCISES: dict[str, Exercise] = {}
 """The exercises of the notebooks imported so far, by number."""
 
@@ -58,6 +61,7 @@ NOTEBOOKS = {
     "09": "transformers",
     "10": "bugs",
     "11": "afterwards",
+    "12": "transfer",
 }
 """The module of each notebook's exercises."""
 
@@ -98,9 +102,9 @@ def results_folder() -> Path:
     """Return the folder of stored results, `results`, of the notebook's repository.
 
     Raises:
-        InputError: neither the working directory nor a folder above it has one.
+        InputError: neither the working directory, a folder above it nor the checkout of this package has one.
     """
-    for folder in (Path.cwd(), *Path.cwd().parents):
+    for folder in (Path.cwd(), *Path.cwd().parents, CHECKOUT):
         if (folder / "results" / "README.md").exists():
             return folder / "results"
     raise InputError("no folder results here or above; run the notebook in a clone of the repository")

@@ -4,23 +4,45 @@ from __future__ import annotations
 
 from typing import Any
 
-from keras_preact.course.exercise import Wrong, exercise, expect_function, expect_number
-from keras_preact.models import cifar_resnet
+import numpy as np
+
+from keras_preact.course.exercise import (
+    Wrong,
+    exercise,
+    expect_array,
+    expect_function,
+    expect_number,
+    is_close,
+    refuse_mistakes,
+)
+from keras_preact.models.profiles import PROFILES
 
 STRIDES = (4, 8, 16, 32)
 """Input pixels per pixel of each stage's feature map, without dilation."""
 
 
 @exercise("08.1")
-def units_of_resnet_200(answer: Any) -> str:
-    number = expect_number(answer)
-    if number == 99:
-        raise Wrong("99 would be units of two convolutions; a bottleneck has three.")
-    if 66 < number < 67:
-        raise Wrong("two layers belong to no unit: the first convolution and the classifier.")
-    if number != 66:
-        raise Wrong(f"{number:g} units of three convolutions and two more layers make {3 * number + 2:g} layers.")
-    return "3 + 24 + 36 + 3: nearly all are in the second and third stages."
+def saved_by_the_early_stride(answer: Any) -> str:
+    function = expect_function(answer)
+    for channels, filters, size in ((256, 128, 56), (1024, 512, 14), (96, 10, 40)):
+        found = expect_number(function(channels, filters, size))
+        first = channels * filters * size**2
+        call = f"with {channels} channels, {filters} filters and {size} pixels"
+        faults = {
+            f"{call} you return the whole cost of the first convolution, but part of it remains.": first,
+            f"{call} you return what remains of the first convolution, not what is saved.": first / 4,
+            f"{call} you return half of the first convolution's cost; a stride halves the height and the width.": first
+            / 2,
+            f"{call} you also count the 3×3 convolution; it has the same outputs in both cases.": 0.75
+            * (first + 9 * filters**2 * size**2),
+        }
+        refuse_mistakes(found, faults)
+        if not is_close(found, 0.75 * first):
+            raise Wrong(f"{call} it returns {found:,.0f}, not {0.75 * first:,.0f}.")
+    return (
+        "Three quarters of the first convolution. In a ResNet-50 it is the same number in the stages 2 to 4, because "
+        "the channels double where the size halves."
+    )
 
 
 @exercise("08.2")
@@ -44,21 +66,28 @@ def heights_of_maps(answer: Any) -> str:
 
 
 @exercise("08.3")
-def freezing(answer: Any) -> str:
+def from_torch_to_keras(answer: Any) -> str:
     function = expect_function(answer)
-    for stage in ("stage2", "stage3"):
-        network = cifar_resnet(8)
-        function(network, stage)
-        layers = [layer for layer in network.layers if layer.weights]
-        frozen = [layer.name for layer in layers if not layer.trainable]
-        first = next(position for position, layer in enumerate(layers) if layer.name.startswith(stage))
-        if not frozen:
-            raise Wrong("nothing is frozen: set `trainable` of the layers to False.")
-        if len(frozen) == len(layers):
-            raise Wrong("everything is frozen, even the classifier.")
-        for position, layer in enumerate(layers):
-            if position < first and layer.trainable:
-                raise Wrong(f"{layer.name} comes before {stage} but is still trained.")
-            if position >= first and not layer.trainable:
-                raise Wrong(f"{layer.name} does not come before {stage} but is frozen.")
-    return "Frozen batch norms run in inference mode: their statistics are frozen too."
+    torch = PROFILES["paper"].imagenet.inputs  # type: ignore[union-attr]
+    keras = PROFILES["keras_applications"].imagenet_original.inputs  # type: ignore[union-attr]
+    mean, deviation, subtracted = (np.array(v) for v in (torch.mean, torch.deviation, keras.mean))
+    pixels = np.random.default_rng(0).uniform(0, 255, (2, 4, 4, 3))
+    prepared = (pixels - mean) / deviation
+    found = expect_array(function(prepared.copy()), prepared.shape)
+    faults = {
+        "the channels are still RGB; Keras's ResNet50 was trained on BGR.": pixels - subtracted[::-1],
+        "you subtract Keras's means from the wrong channels: they are in the order B, G, R.": pixels[..., ::-1]
+        - subtracted[::-1],
+        "the channels are still RGB, and Keras's means are in the order B, G, R.": pixels - subtracted,
+        "you reverse the channels but keep the old normalization; first undo it.": prepared[..., ::-1],
+        "these are pixels from 0 to 255; Keras's means must be subtracted.": pixels[..., ::-1],
+        "undo the division by the deviations, too.": (prepared + mean)[..., ::-1] - subtracted,
+    }
+    refuse_mistakes(found, faults, 1e-3)
+    if not is_close(found, pixels[..., ::-1] - subtracted, 1e-3):
+        raise Wrong(f"a pixel {_rounded(prepared[0, 0, 0])} becomes {_rounded(found[0, 0, 0])}.")
+    return "The same picture, prepared for the other weights. No shape and no error message tells the two apart."
+
+
+def _rounded(pixel: Any) -> str:
+    return "(" + ", ".join(f"{value:.2f}" for value in pixel) + ")"

@@ -6,46 +6,53 @@ from typing import Any
 
 import numpy as np
 
-from keras_preact.course.exercise import (
-    Wrong,
-    exercise,
-    expect_array,
-    expect_function,
-    expect_number,
-    is_close,
-    refuse_mistakes,
-)
+from keras_preact.course.exercise import Wrong, exercise, expect_array, expect_function, is_close, refuse_mistakes
 
 
 @exercise("02.1")
-def the_sum(answer: Any) -> str:
+def branches_between(answer: Any) -> str:
+    function = expect_function(answer)
     rng = np.random.default_rng(2)
-    x, residuals = rng.normal(size=(3, 4)), [rng.normal(size=(3, 4)) for _ in range(5)]
-    top = expect_array(expect_function(answer)(x, residuals), x.shape)
-    total = sum(residuals)
+    residuals = [rng.normal(size=(3, 4)) for _ in range(6)]
+    signals = [rng.normal(size=(3, 4))]
+    for residual in residuals:
+        signals.append(signals[-1] + residual)
+    first, last = 1, 5
+    total = expect_array(function(list(signals), first, last), (3, 4))
     mistakes = {
-        "you return the sum of the residuals; x_l itself is missing.": total,
-        "there is a ReLU in it; if f is the identity, there is none.": np.maximum(x + total, 0),
-        "the residuals are multiplied; they add up.": x + np.prod(residuals, axis=0),
-        "you add only the last residual; add all of them, from l to L − 1.": x + residuals[-1],
-        "you left out the last residual: the list ends with L − 1, and so does the sum.": x + sum(residuals[:-1]),
+        "the sign is wrong: the branches lead from x_l to x_L.": signals[first] - signals[last],
+        "that is x_L; it still contains x_l.": signals[last],
+        "you added up signals; each of them already contains all earlier branches.": sum(signals[first:last]),
+        "you included one branch too many: the sum ends with L − 1.": signals[last + 1] - signals[first],
+        "you left out the last branch: the sum ends with L − 1, and that branch leads to x_L.": signals[last - 1]
+        - signals[first],
+        "that is the last branch alone.": residuals[last - 1],
     }
-    refuse_mistakes(top, mistakes)
-    if not is_close(top, x + total):
-        raise Wrong("it is not x_l + Σ F(x_i).")
-    return "Eq. (4): at any depth, a sum."
+    refuse_mistakes(total, mistakes)
+    if not is_close(total, signals[last] - signals[first]):
+        raise Wrong("it is not the sum of the branches from l to L − 1. Solve Eq. (4) for the sum.")
+    return "Two signals suffice. With h and f the identity, what happened in between can only have been added."
 
 
 @exercise("02.2")
 def a_gradient_that_vanishes(answer: Any) -> str:
-    w = expect_number(answer)
-    if w == 0:
-        raise Wrong("with w = 0, F = 0 and the gradient is 1: it passes unchanged.")
-    if w == 1:
-        raise Wrong("with w = 1 each unit doubles the gradient: (1 + w)² = 4.")
-    if w != -1:
-        raise Wrong(f"with w = {w:g} the gradient is (1 + w)² = {(1 + w) ** 2:g}, not 0.")
-    return "F(x) = −x cancels the shortcut. Eq. (5) does not forbid this; it is only unlikely."
+    w = expect_array(answer, (2, 2))
+    unit, lost, kept = np.eye(2) + w, np.array([1.0, 1.0]), np.array([1.0, 0.0])
+    if not unit.any():
+        raise Wrong("I + W is 0: this unit blocks every gradient; only that of the first sample should vanish.")
+    if not is_close(lost @ unit, np.zeros(2)):
+        if is_close(unit @ lost, np.zeros(2)):
+            raise Wrong("(I + W) times g is 0, but the gradient is a row vector, multiplied from the right: g (I + W).")
+        if is_close(lost @ w, np.zeros(2)):
+            raise Wrong("you have g W = 0, so the second term vanishes and the direct term is left: the result is g.")
+        raise Wrong(f"the gradient of the first sample becomes {(lost @ unit).round(4).tolist()}, not 0.")
+    if is_close(kept @ unit, np.zeros(2)):
+        raise Wrong("the gradient of the second sample vanishes too.")
+    left = (kept @ unit).round(4).tolist()
+    return (
+        f"The second term cancels the direct term of one sample; the other's gradient becomes {left}. "
+        "To block a whole mini-batch, W would have to do this to every sample's gradient."
+    )
 
 
 @exercise("02.3")

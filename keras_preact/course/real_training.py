@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from keras_preact.course.exercise import Wrong, exercise, expect_function, expect_number, is_close
+from keras_preact.course.exercise import Wrong, exercise, expect_function, expect_number, is_close, refuse_mistakes
 
 NEEDED = {
-    "weights": "without them, training starts over.",
-    "moving averages": "batch norm stores them besides its trainable weights; the optimizer does not.",
+    "trainable weights": "without them, training starts over.",
+    "moving averages": "batch norm stores them besides its trainable weights, and nothing else contains them.",
     "momentum": "without it, the first steps after a resume are smaller.",
     "step": "without it, the schedule and the order of the data start over.",
-    "random state": "without it, augmentation and dropout repeat earlier draws.",
+    "dropout state": "without it, dropout repeats earlier draws.",
+    "loss scale": "without it, the scale starts at its initial value, and other steps are skipped.",
 }
 """The contents of a checkpoint, and the effect of leaving each out."""
 
@@ -24,15 +25,27 @@ NOT_NEEDED = {
 
 
 @exercise("07.1")
-def smallest_loss_scale(answer: Any) -> str:
-    scale = expect_number(answer)
-    if scale <= 0 or not math.log2(scale).is_integer():
-        raise Wrong(f"{scale:g} is not a power of two: it would round every gradient.")
-    if 3e-9 * scale < 2.0**-14:
-        raise Wrong(f"3e-9 times {scale:g} is {3e-9 * scale:.1e}, below 2^-14 = {2.0**-14:.1e}.")
-    if 3e-9 * scale / 2 >= 2.0**-14:
-        raise Wrong(f"half of {scale:g} is enough.")
-    return "2^15, which is also the initial loss scale of Keras."
+def chance_of_the_wrong_order(answer: Any) -> str:
+    function = expect_function(answer)
+    for gap, deviation in ((0.24, 0.16), (6.8, 2.6), (1.0, 1.0), (0.0, 1.0)):
+        chance = expect_number(function(gap, deviation))
+        wrong = _below_zero(gap, deviation * math.sqrt(2))
+        if gap and not is_close(chance, wrong, 0.02):
+            mistakes = {
+                "that is the chance of the right order; return that of the wrong one.": 1 - wrong,
+                "two runs vary, not one: the difference has the variance of both.": _below_zero(gap, deviation),
+                "variances add, standard deviations do not.": _below_zero(gap, 2 * deviation),
+                "only one of the two directions is wrong.": 2 * wrong,
+            }
+            refuse_mistakes(chance, mistakes, 0.005)
+        if not is_close(chance, wrong, 0.02):
+            raise Wrong(f"for a gap of {gap:g} and a deviation of {deviation:g} it returns {chance:.3g}.")
+    return "With the paper's gap at 110 layers and a deviation of 0.16, one pair of runs in seven has the wrong order."
+
+
+def _below_zero(mean: float, deviation: float) -> float:
+    """Return the probability that a normally distributed number is below zero."""
+    return 0.5 * math.erfc(mean / deviation / math.sqrt(2))
 
 
 @exercise("07.2")
@@ -53,6 +66,18 @@ def learning_rate_of_the_paper(answer: Any) -> str:
 
 
 @exercise("07.3")
+def smallest_loss_scale(answer: Any) -> str:
+    scale = expect_number(answer)
+    if scale <= 0 or not math.log2(scale).is_integer():
+        raise Wrong(f"{scale:g} is not a power of two: it would round every gradient.")
+    if 3e-9 * scale < 2.0**-14:
+        raise Wrong(f"3e-9 times {scale:g} is {3e-9 * scale:.1e}, below 2^-14 = {2.0**-14:.1e}.")
+    if 3e-9 * scale / 2 >= 2.0**-14:
+        raise Wrong(f"half of {scale:g} is enough.")
+    return "2^15, which is also the initial loss scale of Keras."
+
+
+@exercise("07.4")
 def what_a_checkpoint_holds(answer: Any) -> str:
     if isinstance(answer, str):
         raise Wrong("give a list of names.")
@@ -65,4 +90,4 @@ def what_a_checkpoint_holds(answer: Any) -> str:
     for name, why in NEEDED.items():
         if name not in names:
             raise Wrong(f"the {name} must be stored: {why}")
-    return "With these five, a killed run ends as if it had never stopped."
+    return "With these six, a killed run ends as if it had never stopped."

@@ -8,7 +8,15 @@ import keras
 import numpy as np
 
 from keras_preact.analysis import check_identity_path
-from keras_preact.course.exercise import Wrong, exercise, expect_array, expect_function, is_close, refuse_mistakes
+from keras_preact.course.exercise import (
+    Wrong,
+    exercise,
+    expect_array,
+    expect_function,
+    expect_number,
+    is_close,
+    refuse_mistakes,
+)
 
 
 def _relu(x: Any) -> Any:
@@ -40,24 +48,32 @@ def preactivation_in_numpy(answer: Any) -> str:
 
 
 @exercise("01.2")
-def order_of_full_preactivation(answer: Any) -> str:
-    if isinstance(answer, str):
-        raise Wrong("give a list of six words.")
-    words = [str(word).strip().lower() for word in answer]
-    words = [{"batchnorm": "bn", "batch norm": "bn", "weight": "conv", "convolution": "conv"}.get(w, w) for w in words]
-    if unknown := [word for word in words if word not in ("bn", "relu", "conv")]:
-        raise Wrong(f"{unknown[0]!r} is not one of BN, ReLU and conv.")
-    if len(words) != 6:
-        raise Wrong(f"you gave {len(words)} words; the branch has six: two convolutions, each with BN and ReLU.")
-    if words == ["conv", "bn", "relu"] * 2:
-        raise Wrong("each convolution comes first: that is the order of a plain network. Activate before, not after.")
-    if words == ["relu", "bn", "conv"] * 2:
-        raise Wrong("BN comes after ReLU: the convolution then sees normalized values, with no ReLU between.")
-    if words != ["bn", "relu", "conv"] * 2:
-        raise Wrong(
-            f"position {next(i for i, w in enumerate(words) if w != ('bn', 'relu', 'conv')[i % 3]) + 1} is wrong."
+def dilution_of_the_input(answer: Any) -> str:
+    function = expect_function(answer)
+    for units, variance in ((1, 0.5), (10, 0.5), (54, 1.0)):
+        found = expect_number(function(units, variance))
+        right = (1 + units * variance) ** -0.5
+        refuse_mistakes(
+            found,
+            {
+                "that is the share of the variance; the correlation is a ratio of standard deviations.": right**2,
+                "you left out the variance 1 of the input itself.": (units * variance) ** -0.5,
+                "that is the standard deviation of the sum; the correlation is the inverse.": 1 / right,
+                "the standard deviations do not add up; the variances do.": 1 / (1 + units * variance**0.5),
+            }
+            | (
+                {
+                    "that is the correlation after one unit.": (1 + variance) ** -0.5,
+                    "the variances of the residuals add up; they do not multiply.": (1 + variance) ** (-units / 2),
+                }
+                if units > 1
+                else {}
+            ),
         )
-    return "BN, ReLU, conv, twice, then the addition: Fig. 4(e)."
+        if not is_close(found, right):
+            after = f"{units} {'unit' if units == 1 else 'units'}"
+            raise Wrong(f"for {after} and v = {variance:g} it returns {found:g}, not {right:.3g}.")
+    return "The variance grows linearly, so the correlation falls like 1/√L: slowly, and never to zero."
 
 
 @exercise("01.3")

@@ -6,48 +6,74 @@ from typing import Any
 
 import numpy as np
 
-from keras_preact.course.exercise import Wrong, exercise, expect_function, expect_number
+from keras_preact.course.exercise import Wrong, exercise, expect_array, expect_function, expect_number, refuse_mistakes
 
-UNITS = 54
-"""Units of a ResNet-110."""
+UNITS = 18
+"""Units in a stage of a ResNet-110."""
 
 
 @exercise("03.1")
-def product_of_scales(answer: Any) -> str:
+def weights_of_the_terms(answer: Any) -> str:
     function = expect_function(answer)
-    for scales in ([0.5, 0.5, 2.0], [0.9] * 10, [1.1]):
-        returned = function(list(scales))
-        expected = float(np.prod(scales))
-        if not np.isclose(expect_number(returned), expected):
-            if np.isclose(returned, np.sum(scales)):
-                raise Wrong("you added the scales; units in a row multiply them.")
-            raise Wrong(f"for {scales} your function returns {float(returned):g}, not {expected:g}.")
-    return "Eq. (7) and (8): Π λ, forward and backward alike."
+    for scales in ([0.5, 0.8, 2.0], [0.9] * 10, [1.1, 0.7]):
+        n = len(scales)
+        expected = np.array([np.prod(scales[k:]) for k in range(n + 1)])
+        returned = expect_array(function(list(scales)), (n + 1,))
+        products = np.cumprod([1.0, *scales])
+        mistakes = {
+            "you added scales; units in a row multiply them.": np.array([sum(scales[k:]) for k in range(n + 1)]),
+            "a branch's own shortcut does not scale it: F_i is added after λ_i. Only later units do.": np.array(
+                [np.prod(scales), *(np.prod(scales[k:]) for k in range(n))]
+            ),
+            "these are products of the *earlier* scales; a unit scales what comes before it.": products,
+            "the order is reversed: x_l comes first, then F of the first unit.": expected[::-1],
+        }
+        refuse_mistakes(returned, mistakes)
+        if not np.allclose(returned, expected):
+            raise Wrong(f"for {scales} your function returns {returned.round(4).tolist()}.")
+    return "Eq. (7): the product for x_l, and for each F the product of the scales of all later units."
 
 
 @exercise("03.2")
-def where_half_precision_ends(answer: Any) -> str:
-    number = expect_number(answer)
-    smallest = float(np.finfo(np.float16).smallest_normal)
-    first = int(np.ceil(np.log(smallest) / np.log(0.9)))
-    if number != int(number):
-        raise Wrong(f"{number:g} is not a whole number of units.")
-    if number < first:
-        raise Wrong(f"0.9 to the power of {number:g} is {0.9**number:.3g}, still above {smallest:.3g}.")
-    if number > first:
-        raise Wrong(f"it happens earlier: 0.9 to the power of {first} is already below {smallest:.3g}.")
-    return (
-        f"{first} units: of the networks here, only a ResNet-1001 has that many in one stage (111). Over that distance "
-        "its direct term falls below the range in which float16 has full precision."
-    )
+def variance_of_the_sum(answer: Any) -> str:
+    function = expect_function(answer)
+    for start, scale, units in ((1.0, 0.5, 3), (4.0, 0.9, 10), (2.0, 1.0, 5)):
+        right, unsquared, scaled_sum = start, start, start
+        for _ in range(units):
+            right = scale**2 * right + 1
+            unsquared = scale * unsquared + 1
+            scaled_sum = scale**2 * (scaled_sum + 1)
+        returned = expect_number(function(start, scale, units))
+        if scale != 1:
+            mistakes = {
+                "λ multiplies the signal, so it multiplies the variance by λ².": unsquared,
+                "λ scales the shortcut alone, not the sum.": scaled_sum,
+                "you left out the variance that x_l has at the start.": right - scale ** (2 * units) * start,
+                "that is the limit of an infinite row; there are only n units.": 1 / (1 - scale**2),
+                "you left out the residuals.": scale ** (2 * units) * start,
+            }
+            refuse_mistakes(returned, mistakes)
+        if not np.isclose(returned, right, rtol=1e-5):
+            raise Wrong(
+                f"for a start of {start:g}, λ = {scale:g} and {units} units it is {right:.4g}, not {returned:.4g}."
+            )
+    return "With λ < 1 the variance approaches 1 / (1 − λ²); with λ = 1 it grows by 1 per unit, without a limit."
+
+
+def effective_number(scale: float, power: int) -> float:
+    """Return the effective number of residuals in a stage, with the weights λ^(power · k)."""
+    weights = scale ** (power * np.arange(UNITS))
+    return float(weights.sum() ** 2 / (weights**2).sum())
 
 
 @exercise("03.3")
-def a_scale_that_halves(answer: Any) -> str:
+def half_the_residuals(answer: Any) -> str:
     scale = expect_number(answer)
-    if scale <= 0:
-        raise Wrong("a negative scale flips the sign at every unit, and 0 cuts the shortcut; give a positive one.")
-    reached = scale**UNITS
-    if not np.isclose(reached, 0.5, rtol=0.01):
-        raise Wrong(f"{scale:g} to the power of {UNITS} is {reached:.3g}, not 0.5.")
-    return f"Losing {1 - scale:.2%} at each unit halves the signal over {UNITS} units."
+    if not 0 < scale < 1:
+        raise Wrong("the answer is between 0 and 1: with the identity, all residuals count equally.")
+    reached = effective_number(scale, 2)
+    if abs(reached - UNITS / 2) > 0.05:
+        if abs(effective_number(scale, 1) - UNITS / 2) < 0.05:
+            raise Wrong(f"that is the answer for amplitudes; with the weights λ² per unit it is {reached:.2f}.")
+        raise Wrong(f"with λ = {scale:g}, the effective number is {reached:.2f}, not {UNITS / 2:g}.")
+    return f"A shortcut that loses {1 - scale:.0%} per unit makes half of the {UNITS} units of a stage count."

@@ -44,16 +44,21 @@ def a_bias_that_halves(answer: Any) -> str:
 
 
 @exercise("04.3")
-def weights_of_convolutions(answer: Any) -> str:
-    number = expect_number(answer)
-    mistakes = {
-        "two units change the shape and have a projection anyway: count 17 with 32 channels and 17 with 64.": 18
-        * (16**2 + 32**2 + 64**2),
-        "a 1×1 convolution of c channels has c² weights, not c.": 18 * 16 + 17 * 32 + 17 * 64,
-        "those are the weights of 3×3 convolutions.": 9 * (18 * 16**2 + 17 * 32**2 + 17 * 64**2),
-    }
-    refuse_mistakes(number, mistakes)
-    right = 18 * 16**2 + 17 * 32**2 + 17 * 64**2
-    if number != right:
-        raise Wrong(f"{number:,.0f} is not 18 · 16² + 17 · 32² + 17 · 64².")
-    return f"{right:,} more weights and a worse network: capacity is not the reason."
+def how_dropout_grows(answer: Any) -> str:
+    function = expect_function(answer)
+    for rate, units in ((0.5, 8), (0.1, 18), (0.8, 3)):
+        factor = expect_number(function(rate, units))
+        right = (1 - rate) ** (-units / 2)
+        mistakes = {
+            "that is the growth of the squared norm; take the root.": right**2,
+            "that is one unit; there are n of them.": (1 - rate) ** -0.5,
+            "units in a row multiply: take the power n, not the product with n.": units * (1 - rate) ** -0.5,
+            "that is the mean of the mask; a norm grows with the mean of its square.": 1.0,
+            "it does not shrink: the values that remain are divided by 1 − rate.": 1 / right,
+            "the values that remain are divided by 1 − rate, the share that remains, not by the rate.": rate
+            ** (-units / 2),
+        }
+        if not is_close(factor, right):  # first: with a rate of 0.5 a mistake may give the right number
+            refuse_mistakes(factor, mistakes)
+            raise Wrong(f"for a rate of {rate:g} and {units} units it returns {factor:.4g}, not {right:.4g}.")
+    return "(1 − rate)^(−n/2): the square of a mask value is 1/(1 − rate)² with probability 1 − rate, else 0."

@@ -27,6 +27,8 @@ def normalized_orders(answer: Any) -> str:
             raise Wrong(f"{name} is not a placement; choose from {', '.join(PLACEMENTS)}.")
         if name in why:
             raise Wrong(f"not {name}: {why[name]}")
+    if "bn_only_preactivation" in names:
+        raise Wrong("bn_only_preactivation is not one of the five orders of Table 2.")
     if "full_preactivation" not in names:
         raise Wrong("full_preactivation is missing: each of its convolutions has BN before it.")
     if "bn_after_addition" not in names:

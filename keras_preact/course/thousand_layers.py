@@ -64,11 +64,51 @@ def a_stack_by_hand(answer: Any) -> str:
 
 @exercise("06.3")
 def best_segment(answer: Any) -> str:
-    k = expect_number(answer)
-    if k < 1 or k > 110:
-        raise Wrong(f"k is a number of units, from 1 to 110, not {k:g}.")
-    if k not in (10, 11):
-        if abs(k - np.sqrt(110)) < 0.5:
-            raise Wrong("it is √110, but k must be a whole number: 10 or 11.")
-        raise Wrong(f"with k = {k:g} the sum is {110 / k + k:.1f}; it can be 21.")
-    return "√n: memory grows with the square root of the depth, at the cost of one more forward pass."
+    function = expect_function(answer)
+    for n, c in ((100, 1), (100, 4), (110, 1), (110, 6), (54, 2), (7, 50)):
+        memory = {k: n / k + c * k for k in range(1, n + 1)}
+        best = min(memory, key=memory.__getitem__)
+        k = expect_number(function(n, c))
+        if k == best:
+            continue
+        call = f"with n = {n} and c = {c}"
+        if not k.is_integer():
+            raise Wrong(f"{call} it returns {k:g}, but k must be a whole number.")
+        if k not in memory:
+            raise Wrong(f"{call} it returns {k:g}, but k is a number of units, from 1 to {n}.")
+        if c != 1 and abs(k - np.sqrt(n)) < 1:
+            raise Wrong(f"{call} it returns {k:g}, about √n: you left out c.")
+        if is_close(memory[int(k)], memory[best]):
+            raise Wrong(f"{call} it returns {k:g}; {best} is as good and smaller.")
+        raise Wrong(f"{call} it returns {k:g}, where the sum is {memory[int(k)]:.1f}; it can be {memory[best]:.1f}.")
+    return "About √(n/c): memory grows with the square root of the depth, at the cost of one more forward pass."
+
+
+CLAIMS = {
+    "A": "the depth study has several runs at both depths, and the intervals do not overlap.",
+    "B": "look at the training loss: the deep original networks fit the training images worse, too.",
+    "C": "in the screening, the original ResNet-218 with the warm-up still guesses.",
+    "D": "at 0.01 its error in the screening is below 80 %, and one run suffices to show that it can happen.",
+    "E": "that gap was measured on small images after 1,560 steps; nobody here has trained for the whole schedule.",
+    "F": "before training both gradients explode; neither vanishes.",
+}
+"""The claims of exercise 06.4, and the evidence for or against each."""
+
+SUPPORTED = {"A", "D"}
+"""The claims that the stored runs support."""
+
+
+@exercise("06.4")
+def supported_claims(answer: Any) -> str:
+    if isinstance(answer, str) or not all(isinstance(letter, str) for letter in answer):
+        raise Wrong("give a list of letters.")
+    letters = {letter.strip().upper() for letter in answer}
+    for letter in sorted(letters):
+        if letter not in CLAIMS:
+            raise Wrong(f"{letter!r} is not a claim; the claims are {', '.join(CLAIMS)}.")
+        if letter not in SUPPORTED:
+            raise Wrong(f"{letter} is not supported: {CLAIMS[letter]}")
+    for letter in sorted(SUPPORTED):
+        if letter not in letters:
+            raise Wrong(f"{letter} is missing: {CLAIMS[letter]}")
+    return "Before you repeat a claim, ask which training the runs had, and how many there are."

@@ -201,11 +201,14 @@ def conventions(profile: str, family: str, placement: Placement) -> Conventions:
 def differences(one: Conventions, other: Conventions) -> list[tuple[str, Any, Any]]:
     """Return the differences between two sets of choices: (description, value in `one`, value in `other`).
 
+    Truth values are "yes" and "no".
+
     >>> differences(PAPER, Conventions(stride_on="1x1"))
     [('strided convolution of a bottleneck', '3x3', '1x1')]
     """
-    return [
-        (choice.metadata["description"], getattr(one, choice.name), getattr(other, choice.name))
-        for choice in fields(Conventions)
-        if getattr(one, choice.name) != getattr(other, choice.name)
-    ]
+
+    def said(value: Any) -> Any:
+        return ("yes" if value else "no") if isinstance(value, bool) else value
+
+    pairs = ((choice, getattr(one, choice.name), getattr(other, choice.name)) for choice in fields(Conventions))
+    return [(choice.metadata["description"], said(a), said(b)) for choice, a, b in pairs if a != b]

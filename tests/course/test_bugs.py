@@ -1,0 +1,56 @@
+"""The judges of notebook 10."""
+
+import numpy as np
+import pytest
+
+from keras_preact.analysis import check_identity_path
+from keras_preact.course import check
+from keras_preact.course.bugs import network_with_a_fault
+
+NORMAL = np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype("float32")
+
+RIGHT = {
+    "10.1": lambda unit: np.array_equal(np.array(unit(NORMAL)), NORMAL),
+    "10.2": "unit3",
+    "10.3": lambda w, g, rate, decay: w - rate * (g + decay * w),
+}
+
+WRONG = [
+    ("10.1", lambda unit: True, "passes the original unit"),
+    ("10.1", lambda unit: np.array_equal(np.array(unit(abs(NORMAL))), abs(NORMAL)), "negative values"),
+    ("10.1", lambda unit: np.allclose(unit(NORMAL), NORMAL, rtol=0.01), "test for equality"),
+    ("10.1", lambda unit: False, "fails the full pre-activation unit"),
+    ("10.1", lambda unit: None, "returns nothing"),
+    ("10.2", "unit4", "adds its input unchanged"),
+    ("10.2", "stage1_unit04", "give the name of a unit"),
+    ("10.3", lambda w, g, rate, decay: w - rate * g - decay * w, "not multiplied by the learning rate"),
+    ("10.3", lambda w, g, rate, decay: w - rate * (g + 2 * decay * w), "twice as fast"),
+    ("10.3", lambda w, g, rate, decay: w - rate * g, "the decay is missing"),
+    ("10.3", lambda w, g, rate, decay: w - rate * (g - decay * w), "the weights grow"),
+    ("10.3", lambda w, g, rate, decay: w + rate * (g + decay * w), "up the gradient"),
+    ("10.3", lambda w, g, rate, decay: w, "it is not w"),
+]
+
+
+@pytest.mark.parametrize("number", RIGHT)
+def test_a_right_answer_is_right_and_none_is_open(number, capsys):
+    check(number, RIGHT[number])
+    assert capsys.readouterr().out.startswith(f"{number} right. ")
+    check(number, ...)
+    assert "open: replace the dots" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number, answer, words", WRONG, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_wrong_answer_is_told_what_is_wrong(number, answer, words, capsys):
+    check(number, answer)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{number} not yet: ") and words in printed
+
+
+def test_every_exercise_has_a_wrong_answer_too():
+    assert {number for number, _, _ in WRONG} == set(RIGHT)
+
+
+def test_the_linter_finds_the_fault_of_the_suspect():
+    report = check_identity_path(network_with_a_fault())
+    assert [unit.unit for unit in report.units if unit.faults] == [RIGHT["10.2"]]

@@ -1,0 +1,49 @@
+"""Exercises of notebook 05: right answers are right, and wrong ones are told why."""
+
+import numpy as np
+import pytest
+
+from keras_preact.course import check
+from keras_preact.layers import Placement
+
+RIGHT = {
+    "05.1": ["full_preactivation", "bn_after_addition"],
+    "05.2": 54 / (2 * np.pi) ** 0.5,
+    "05.3": Placement("mine", "mine", first=("norm", "relu"), last=("norm",)),
+}
+
+WRONG = [
+    ("05.1", "full_preactivation", "give a list"),
+    ("05.1", ["pre"], "pre is not a placement"),
+    ("05.1", ["original"], "not original"),
+    ("05.1", ["bn_only_preactivation"], "not one of the five"),
+    ("05.1", ["bn_after_addition"], "full_preactivation is missing"),
+    ("05.1", ["full_preactivation"], "one is missing"),
+    ("05.2", 1 / (2 * np.pi) ** 0.5, "mean of one residual"),
+    ("05.2", 2 * RIGHT["05.2"], "twice that of max"),
+    ("05.2", 27, "their mean is not 1"),
+    ("05.2", (54 / (2 * np.pi)) ** 0.5, "not with its square root"),
+    ("05.2", 3, "3 is not 54 times"),
+    ("05.3", "full_preactivation", "give a Placement"),
+    ("05.3", Placement("mine", "mine", after_addition=("relu",)), "f is not the identity"),
+    ("05.3", Placement("mine", "mine"), "the first convolution sees"),
+    ("05.3", Placement("mine", "mine", first=("norm",), between=("relu",)), "the second convolution sees"),
+    ("05.3", Placement("mine", "mine", first=("norm",), last=("relu",)), "can only push the signal up"),
+    ("05.3", Placement("mine", "mine", first=("norm",), between=("norm",)), "it has no ReLU"),
+    ("05.3", Placement("mine", "mine", first=("norm", "relu")), "that is full_preactivation"),
+]
+
+
+@pytest.mark.parametrize("number", RIGHT)
+def test_a_right_answer_is_right_and_none_is_open(number, capsys):
+    check(number, RIGHT[number])
+    assert capsys.readouterr().out.startswith(f"{number} right. ")
+    check(number, ...)
+    assert "open: replace the dots" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number, answer, words", WRONG, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_wrong_answer_is_told_what_is_wrong(number, answer, words, capsys):
+    check(number, answer)
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{number} not yet: ") and words in printed
