@@ -87,5 +87,5 @@ def coupled_decay(answer: Any) -> str:
     }
     refuse_mistakes(new, mistakes, 1e-7)
     if not is_close(new, w - rate * (g + decay * w), 1e-7):
-        raise Wrong("it is not w − η (g + λw).")
-    return "Without momentum, decoupled decay of ηλ would be the same; with momentum it is not."
+        raise Wrong("it is not w − η (g + λw), with the learning rate η and the decay λ.")
+    return "Without momentum, decoupled decay by learning rate times λ would be the same; with momentum it is not."

@@ -88,4 +88,4 @@ def warmup_of_the_learning_rate(answer: Any) -> str:
                 if step == 0:
                     raise Wrong(f"it starts at {rate:g}, not at 0.")
                 raise Wrong(f"at step {step} of {steps} with a peak of {peak:g} it is {rate:g}, not {expected:g}.")
-    return "A warm-up keeps the first steps small, while the direction of the gradient means little."
+    return "A warm-up begins with small steps and reaches the peak rate after the steps that you choose."

@@ -120,7 +120,7 @@ def _draw_map(axes: Any, rows: Sequence[Mapping[int, float]], depths: Sequence[i
     image = axes.imshow(values, cmap="cividis_r", vmin=50, vmax=90, origin="lower", aspect="auto")
     for position, row in enumerate(rows):
         for depth, error in row.items():
-            label, color = f"{error:.0f}" + " ✕" * (error >= works_below), "white" if error > 72 else "black"
+            label, color = f"{error:.0f}" + (" ✕" if error >= works_below else ""), "white" if error > 72 else "black"
             axes.text(depths.index(depth), position, label, ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     return image
