@@ -100,17 +100,19 @@ def augment(images, rng, pad=4):
 
 def train(model, images, labels, steps, batch_size=128, seed=0, report=100):
     """Train for a number of steps; return the mean loss of every `report` steps."""
-    rng, losses, order = np.random.default_rng(seed), [], np.empty(0, int)
+    rng, losses, recent, order = np.random.default_rng(seed), [], [], np.empty(0, int)
     for step in range(1, steps + 1):
         if len(order) < batch_size:
             order = rng.permutation(len(images))  # a new epoch
         batch, order = order[:batch_size], order[batch_size:]
-        loss, accuracy = model.train_on_batch(augment(images[batch], rng), labels[batch])  # means since the last reset
+        model.reset_metrics()  # so that the next line returns loss and accuracy of this batch
+        recent.append(model.train_on_batch(augment(images[batch], rng), labels[batch]))
         if step % report == 0 or step == steps:
+            loss, accuracy = np.mean(recent, axis=0)
             losses.append(float(loss))
+            recent.clear()
             error = 100 * (1 - accuracy)
             print(f"step {step:6,}   training loss {loss:.3f}   training error {error:.1f} %", flush=True)
-            model.reset_metrics()
     return losses
 
 
