@@ -88,10 +88,10 @@ def check(number: str, answer: Any) -> None:
 
     Example:
 
-    >>> check("03.3", 0.5)
-    03.3 not yet: 0.5 to the power of 54 is 5.55e-17, not 0.5.
-    >>> check("03.3", ...)
-    03.3 open: replace the dots with your answer.
+    >>> check("00.2", "many")
+    00.2 not yet: give a function; this is of type str.
+    >>> check("00.2", ...)
+    00.2 open: replace the dots with your answer.
     """
     module = NOTEBOOKS[check_choice("notebook", number.partition(".")[0], NOTEBOOKS)]
     importlib.import_module(f"keras_preact.course.{module}")
