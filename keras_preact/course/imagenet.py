@@ -68,8 +68,8 @@ def heights_of_maps(answer: Any) -> str:
 @exercise("08.3")
 def from_torch_to_keras(answer: Any) -> str:
     function = expect_function(answer)
-    torch = PROFILES["paper"].imagenet.inputs  # type: ignore[union-attr]
-    keras = PROFILES["keras_applications"].imagenet_original.inputs  # type: ignore[union-attr]
+    torch: Any = PROFILES["paper"].imagenet.inputs  # type: ignore[union-attr]
+    keras: Any = PROFILES["keras_applications"].imagenet_original.inputs  # type: ignore[union-attr]
     mean, deviation, subtracted = (np.array(v) for v in (torch.mean, torch.deviation, keras.mean))
     pixels = np.random.default_rng(0).uniform(0, 255, (2, 4, 4, 3))
     prepared = (pixels - mean) / deviation
