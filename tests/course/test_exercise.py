@@ -39,7 +39,11 @@ def test_an_exercise_without_an_answer_is_open(number, capsys):
     assert capsys.readouterr().out == f"{number} open: replace the dots with your answer.\n"
 
 
-@pytest.mark.parametrize("answer", [3, "many", [], {}, lambda: None, lambda *arguments: None, float("nan")], ids=repr)
+@pytest.mark.parametrize(
+    "answer",
+    [3, "many", [], {}, lambda: None, lambda *arguments: None, float("nan")],
+    ids=["number", "text", "list", "dictionary", "no arguments", "function", "nan"],
+)
 def test_no_answer_stops_a_notebook(answer, capsys):
     for number in sorted(all_exercises()):
         check(number, answer)
