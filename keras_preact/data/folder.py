@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from keras_preact.data.batches import as_labels
-from keras_preact.data.splits import SMALLEST_IMAGE, ImageDataset, ImageSplit, check_short_side
+from keras_preact.data.splits import ImageDataset, ImageSplit, check_image_size, check_short_side
 from keras_preact.errors import InputError
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
@@ -143,9 +143,7 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             f"train/ and {test_name}/ in {directory} differ in the classes {', '.join(differing)}; "
             "put the same class folders into both"
         )
-    size = FOLDER_IMAGE_SIZE if image_size is None else image_size
-    if size < SMALLEST_IMAGE:
-        raise InputError(f"the image size is {size}; it must be at least {SMALLEST_IMAGE} pixels")
+    size = FOLDER_IMAGE_SIZE if image_size is None else check_image_size(image_size)
     splits, skipped = [], []
     for name in ("train", test_name):
         files = [(path, label) for label, folder in enumerate(names) for path in _images(root / name / folder)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, check_positive
 
 SMALLEST_IMAGE = 8
 """Least height and width in pixels: the networks halve an image at least twice."""
@@ -186,6 +186,20 @@ def _averaged(images: np.ndarray, size: int) -> np.ndarray:
     return np.rint(np.einsum("ih,jw,nhwc->nijc", weights, weights, images, optimize=True)).astype(np.uint8)
 
 
+def check_image_size(image_size: int) -> int:
+    """Return the image size if it is an integer that the networks can work with.
+
+    Raises:
+        InputError: it is no integer, or less than 8 pixels.
+
+    >>> check_image_size(32)
+    32
+    """
+    if check_positive("image_size", image_size) < SMALLEST_IMAGE:
+        raise InputError(f"the image size is {image_size}; it must be at least {SMALLEST_IMAGE} pixels")
+    return int(image_size)
+
+
 def check_short_side(short_side: int, image_size: int) -> int:
     """Return `short_side`, the short side of an image before the center crop.
 
@@ -341,6 +355,7 @@ class ImageDataset:
         >>> bundled_cifar10().at(16).image_shape
         (16, 16, 3)
         """
+        check_positive("image_size", image_size)
         return replace(self, train=self.train.at(image_size), test=self.test.at(image_size))
 
     def size_at(self, scale: float) -> int:

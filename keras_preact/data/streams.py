@@ -22,7 +22,14 @@ from typing import Any
 import numpy as np
 
 from keras_preact.data.sequences import SEQUENCES
-from keras_preact.data.splits import ArraySplit, ImageDataset, ImageSplit, channel_moments, check_short_side
+from keras_preact.data.splits import (
+    ArraySplit,
+    ImageDataset,
+    ImageSplit,
+    channel_moments,
+    check_image_size,
+    check_short_side,
+)
 from keras_preact.errors import InputError, check_installed
 
 IN_MEMORY_BYTES = 2 * 2**30
@@ -70,6 +77,7 @@ def from_tfds(
         raise InputError(
             f"the images of {name} differ in size or are too many for memory; pass --image-size, for example 224"
         )
+    check_image_size(image_size)
     first, second = (_Stream(builder, split, image_size) for split in splits)
     return ImageDataset(name, first, second, class_names)
 

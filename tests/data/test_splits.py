@@ -5,6 +5,7 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.data import ArraySplit, bundled_cifar10, from_arrays, load_dataset
+from keras_preact.data.splits import check_image_size
 
 
 def pixels(count, size=8):
@@ -117,3 +118,17 @@ def test_some_classes_at_another_size():
     assert small.image_shape == small.test.image_shape == (16, 16, 3)
     np.testing.assert_array_equal(small.train.labels, bundled_cifar10().only(["cat", "dog"]).train.labels)
     assert small.fingerprint() != load_dataset("bundled", image_size=16).fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("size", "says"), [("8", "it must be an integer"), (True, "it must be an integer"), (7, "at least 8")]
+)
+def test_a_size_that_no_network_accepts_is_refused(size, says):
+    with pytest.raises(InputError, match=says):
+        check_image_size(size)
+
+
+@pytest.mark.parametrize("size", ["16", 16.0, None])
+def test_images_have_a_size_in_whole_pixels(size):
+    with pytest.raises(InputError, match=r"image_size is .*; it must be an integer of at least 1"):
+        bundled_cifar10().at(size)

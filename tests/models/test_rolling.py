@@ -360,7 +360,7 @@ def test_losses_and_metrics_that_keras_does_not_know(rolled):
         results = [network.evaluate(images, labels, verbose=0, return_dict=True) for network in (model, other)]
         assert results[0].keys() == results[1].keys()
         np.testing.assert_allclose(list(results[0].values()), list(results[1].values()), rtol=1e-4)
-        assert float(other.optimizer.learning_rate) == np.float32(0.1)
+        assert float(other.optimizer.learning_rate) == pytest.approx(0.1)
         assert other.optimizer is not model.optimizer
 
 
