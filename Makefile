@@ -1,6 +1,6 @@
 # make demo           train the original and the pre-activation ResNet side by side on real images (2 to 4 minutes on two cores)
 # make test           style, types, tests, notebooks (about 12 minutes on two cores)
-# make test-thorough  tests that take seconds each; continuous integration runs them after `make test`
+# make test-thorough  tests that take seconds each, and the solutions of the course; continuous integration runs them after `make test`
 # make test-slow      tests that take minutes each
 # make test-torch     tests of layers, models, data, training, analysis, experiments and commands on PyTorch
 # make test-jax       the same on JAX
@@ -31,6 +31,8 @@ ONEDNN = TF_ENABLE_ONEDNN_OPTS=1
 QUIET = $(ONEDNN) KERAS_BACKEND=tensorflow TF_CPP_MIN_LOG_LEVEL=3 CUDA_VISIBLE_DEVICES=
 ON_BACKENDS = $(addprefix tests/, layers models data training analysis experiments test_cli.py test_console.py test_uses.py)
 
+VALIDATE = $(BIN)/python -m keras_preact.course.validate --jobs $(JOBS)
+
 # Runs the command after the first word, then prints that word and the command's time.
 TIMED = bash -c 'SECONDS=0; "$$@"; status=$$?; echo "$$0: $$SECONDS s"; exit $$status'
 
@@ -46,10 +48,11 @@ test: $(VENV)/installed-tests
 	@$(TIMED) format $(BIN)/ruff format --check .
 	@$(TIMED) types $(BIN)/mypy
 	@$(TIMED) tests $(BIN)/python -m pytest -n $(JOBS) -m "not slow and not thorough" --durations 10
-	@$(QUIET) $(TIMED) notebooks $(BIN)/python -m keras_preact.course.validate --jobs $(JOBS) --ignore notebooks/zh notebooks
+	@$(QUIET) $(TIMED) notebooks $(VALIDATE) --ignore notebooks/zh --ignore notebooks/solutions notebooks
 
 test-thorough: $(VENV)/installed-tests
 	@$(TIMED) "thorough tests" $(BIN)/python -m pytest -n $(JOBS) -m "thorough and not slow" --durations 10
+	@$(QUIET) $(TIMED) solutions $(VALIDATE) notebooks/solutions
 
 test-slow: $(VENV)/installed-tests
 	$(BIN)/python -m pytest -n $(JOBS) -m slow
