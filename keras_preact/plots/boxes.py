@@ -43,7 +43,7 @@ def tint(color: str, strength: float = 0.3) -> tuple[float, ...]:
 
 
 def kind_of(label: str) -> str:
-    """Return the kind of operation that a box stands for, which sets its color.
+    """Return the kind of operation in a box, which sets its color.
 
     >>> [kind_of(label) for label in ("3×3 conv, 16", "MLP", "BN", "ReLU", "dropout 0.5")]
     ['weights', 'weights', 'normalization', 'activation', 'other']

@@ -1,7 +1,7 @@
 """Exercises of notebook 02."""
 
 import numpy as np
-import pytest
+from answers import check_answers
 
 from keras_preact.course import check
 
@@ -43,17 +43,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("number", RIGHT)
-def test_a_right_answer(number, capsys):
-    check(number, RIGHT[number])
-    assert capsys.readouterr().out.startswith(f"{number} right. ")
-
-
-@pytest.mark.parametrize("number, answer, words", WRONG)
-def test_a_wrong_answer_is_told_what_is_wrong(number, answer, words, capsys):
-    check(number, answer)
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"{number} not yet: ") and words in printed
+test_right_answers, test_wrong_answers, test_every_exercise_has_both = check_answers(RIGHT, WRONG)
 
 
 def test_a_gradient_that_vanishes_for_one_sample_only(capsys):

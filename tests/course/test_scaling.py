@@ -1,9 +1,7 @@
 """Exercises of notebook 03."""
 
 import numpy as np
-import pytest
-
-from keras_preact.course import check
+from answers import check_answers
 
 
 def weights(scales):
@@ -38,14 +36,4 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("number", RIGHT)
-def test_a_right_answer(number, capsys):
-    check(number, RIGHT[number])
-    assert capsys.readouterr().out.startswith(f"{number} right. ")
-
-
-@pytest.mark.parametrize("number, answer, words", WRONG)
-def test_a_wrong_answer_is_told_what_is_wrong(number, answer, words, capsys):
-    check(number, answer)
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"{number} not yet: ") and words in printed
+test_right_answers, test_wrong_answers, test_every_exercise_has_both = check_answers(RIGHT, WRONG)

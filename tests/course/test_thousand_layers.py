@@ -1,8 +1,6 @@
 """Exercises of notebook 06: right answers pass, and each usual mistake is named."""
 
-import pytest
-
-from keras_preact.course import check
+from answers import check_answers
 
 
 def run_stack(body, x, w):
@@ -52,20 +50,4 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("number", RIGHT)
-def test_a_right_answer_is_right_and_none_is_open(number, capsys):
-    check(number, RIGHT[number])
-    assert capsys.readouterr().out.startswith(f"{number} right. ")
-    check(number, ...)
-    assert "open: replace the dots" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("number, answer, words", WRONG, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_wrong_answer_is_told_what_is_wrong(number, answer, words, capsys):
-    check(number, answer)
-    printed = capsys.readouterr().out
-    assert printed.startswith(f"{number} not yet: ") and words in printed
-
-
-def test_every_exercise_has_a_wrong_answer_too():
-    assert {number for number, _, _ in WRONG} == set(RIGHT)
+test_right_answers, test_wrong_answers, test_every_exercise_has_both = check_answers(RIGHT, WRONG)
