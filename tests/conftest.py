@@ -57,6 +57,14 @@ def keras_as_it_was():
 
 
 @pytest.fixture
+def tmp_path(tmp_path):
+    """A folder whose path has a blank and a letter beyond ASCII, as many users' folders have."""
+    folder = tmp_path / "my folder é"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
 def images():
     """A batch of eight small images with 16 channels, float32, of both signs."""
     return np.random.default_rng(0).normal(size=(8, 8, 8, 16)).astype("float32")

@@ -379,6 +379,7 @@ def test_the_version_is_said(capsys):
     assert text(capsys) == f"keras_preact {__version__}\n"
 
 
+@pytest.mark.thorough
 def test_a_network_of_a_million_layers_is_described_within_seconds(here, capsys):
     began = time.process_time()
     assert main(["info", "cifar_resnet", "--depth", "1000001"]) == 0
@@ -468,7 +469,10 @@ REFUSED = {
     ),
     "recipe that a profile has not": (["train", "--recipe", "keras_applications"], "known: paper, imagenet, fb_"),
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
-    "budget without its data": (["reproduce", "table1", "--budget", "cpu", "--data-dir", "none"], "cifar10"),
+    "budget without its data": (
+        ["reproduce", "table1", "--budget", "cpu", "--jobs", "1", "--data-dir", "none"],
+        "cifar10",
+    ),
     "results": (["results", "nowhere"], "nowhere is not a folder"),
     "model to inspect": (["inspect", "nowhere.keras"], "known: "),
     "images": (["inspect", "cifar_resnet", "--images", "0"], "--images is 0"),
@@ -597,6 +601,7 @@ def test_only_images_of_a_folder_can_be_left_out(here, capsys):
     assert "leave out --skip-corrupt" in text(capsys)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "words"), [(errno.ENOSPC, "free some space"), (errno.EROFS, "choose one that you can write to")]
 )
@@ -663,7 +668,7 @@ def end_soon(folder, steps):
         np.savez(path, **contents)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_a_run_that_can_be_resumed(here, picture_folder, number, status):
     """As a user meets it: another process, a real signal (Ctrl-C, a cluster), the command that its message names."""

@@ -91,6 +91,7 @@ def test_custom_units_are_analysed_and_trained():
     assert all(float(match[2]) < 4 for match in found.values())
 
 
+@pytest.mark.thorough
 class TestNotebooks:
     """`examples/notebook-ci` and the command that its workflow runs."""
 

@@ -126,14 +126,14 @@ class TestConstructors:
         with contextlib.suppress(InputError):
             EncoderBlock(**{"heads": 2, **options})
 
-    @drawn(4, 25, depth=number(6, 32), classes=number(0, 5), options=UNIT)
+    @drawn(2, 25, depth=number(6, 32), classes=number(0, 5), options=UNIT)
     def test_a_network_for_cifar(self, depth, classes, options):
         options = {key: value for key, value in options.items() if key not in ("strides", "dilation", "data_format")}
         with refusing_or_released():
             cifar_resnet(depth, classes=classes, **options)
 
     @drawn(
-        4,
+        2,
         25,
         depth=st.sampled_from([18, 34, 19, 0, None, "18"]),
         options=some(
@@ -149,7 +149,7 @@ class TestConstructors:
         with refusing_or_released():
             imagenet_resnet(depth, **options)
 
-    @drawn(4, 25, options=some(depth=number(0, 3), dim=number(0, 20), heads=number(0, 5), dropout=rate()))
+    @drawn(2, 25, options=some(depth=number(0, 3), dim=number(0, 20), heads=number(0, 5), dropout=rate()))
     def test_a_transformer(self, options):
         with refusing_or_released():
             prenorm_transformer(**options)

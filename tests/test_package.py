@@ -180,6 +180,7 @@ print(sum(name.startswith("keras_preact") for name in sys.modules))
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_of_a_page_runs(page):
     """Blocks run in order and share their names."""

@@ -90,6 +90,7 @@ def test_crops_and_flips_come_from_the_padded_image(preact):
     assert (seen == image).all(axis=(1, 2, 3)).any()
 
 
+@pytest.mark.thorough
 def test_the_command_runs(preact, bundled, capsys):
     preact.main(["--depth", "8", "--steps", "2", "--data", str(bundled)])
     assert "test error after the last step: " in capsys.readouterr().out

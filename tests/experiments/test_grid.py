@@ -58,6 +58,7 @@ def test_tables_share_their_common_rows():
         assert len({identity(budget.config(row, 0, "float32")) for row in rows}) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "resnet20", "extensions"])
 def test_every_network_can_be_built(name):
     budget = BUDGETS["smoke"]

@@ -30,6 +30,7 @@ def test_pre_norm_gradients_fall_with_depth_and_post_norm_s_do_not():
     assert exponents["pre_norm"] < -0.15 and exponents["pre_norm"] < exponents["post_norm"] - 0.2
 
 
+@pytest.mark.thorough
 def test_it_is_the_gradient_by_finite_differences():
     from keras_preact.data import bundled_characters
     from keras_preact.experiments import initialization as module

@@ -69,6 +69,7 @@ def test_what_tuning_does_is_a_table(tmp_path, made_up_run):
     assert "From 110 layers on, tuning closes 75 % of the gap at 0.1." in page
 
 
+@pytest.mark.thorough
 def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
     folder = run_of(made_up_run, tmp_path, "warmup", "12-pre_norm-0.001-none", 0, 60.0, "cpu")
     RunFolder(folder).update_record(data={"task": "next_token", "baselines": {"the most frequent": 80.0}})
@@ -105,6 +106,7 @@ def test_the_page_names_every_machine_of_a_run_that_was_resumed(tmp_path, made_u
     assert "Runs: 1 on 2 cores of P, then 1 core of P, float32." in write_results(tmp_path).read_text()
 
 
+@pytest.mark.thorough
 def test_profiles_and_recipes_never_share_a_column(tmp_path, made_up_run):
     table, budget = EXPERIMENTS["table1"], BUDGETS["cpu"]
     config = budget.config(table.rows[0], 0, "float32")

@@ -55,6 +55,7 @@ def test_a_published_network_has_the_errors_of_its_entry(root):
     assert json.loads((root / "keras_preact/weights/catalogue.json").read_text())["tiny"]["dataset"] == "bundled"
 
 
+@pytest.mark.thorough
 def test_a_transformer_is_published_with_its_vocabulary(root):
     options = {"depth": 1, "dim": 8, "heads": 2}
     config = RunConfig("prenorm_transformer", options, dataset="reviews", recipe=AdamRecipe("adam", **TWO))

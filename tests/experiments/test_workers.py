@@ -82,6 +82,7 @@ def test_a_worker_that_is_killed_is_started_again(jobs):
     assert len(jobs) <= RESTARTS
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_killed_each_time_is_given_up(jobs):
     command = [sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"]
     with pytest.raises(InputError, match=f"a worker stopped: killed by signal 9, {RESTARTS + 1} times"):

@@ -24,6 +24,7 @@ def test_a_strided_convolution_is_centred_on_the_pixels_that_a_strided_shortcut_
     np.testing.assert_array_equal(array(y), x[:, ::2, ::2])
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("strides, dilation", [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("size", [1, 2, 3, (3, 1)])

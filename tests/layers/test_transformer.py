@@ -271,7 +271,7 @@ def test_harness_of_named_blocks(shortcut, sequences):
     check_layer(lambda **k: PostNormEncoderBlock(HEADS, shortcut=shortcut, **k), sequences, channels_first=False)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("placement", NORM_PLACEMENTS)
 @pytest.mark.parametrize("remat", [False, True])
 def test_rolled_equals_unrolled(placement, remat, sequences):

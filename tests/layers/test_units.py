@@ -25,6 +25,7 @@ def unit_for(block, **options):
     return ResidualUnit(4 if block == "bottleneck" else 16, block=block, **options)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("block", ["basic", "bottleneck"])
 def test_harness_where_the_shape_is_kept(placement, block):
@@ -36,6 +37,7 @@ def test_harness_where_the_shape_changes(placement):
     check_layer(lambda **more: ResidualUnit(24, strides=2, placement=placement, **more), X, tolerance=1e-3)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
 @pytest.mark.parametrize("options", [{}, {"strides": 2, "filters": 24}, {"strides": 2, "shape_change": "option_a"}])
 def test_harness_of_shortcuts(shortcut, options):
@@ -49,6 +51,7 @@ def test_harness_of_shortcuts(shortcut, options):
     check_training(make(), (X,))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     "options",
     [

@@ -35,6 +35,7 @@ def in_format(height, width, channels, data_format):
     return (height, width, channels) if data_format == "channels_last" else (channels, height, width)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("data_format", FORMATS)
 @pytest.mark.parametrize("channels", [1, 4])
 @every_builder
@@ -44,6 +45,7 @@ def test_without_top_images_have_any_size_and_number_of_channels(name, channels,
     assert model.output.shape == (None, *in_format(None, None, channels_of(name), data_format))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("data_format", FORMATS)
 @every_builder
 def test_images_of_an_odd_size(name, data_format):
@@ -60,12 +62,14 @@ def test_an_input_that_layers_have_prepared(name):
     assert model.input is inputs and model.output.shape[-1] == channels_of(name)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("pooling", ["avg", "max"])
 @every_builder
 def test_pooling(name, pooling):
     assert build(name, include_top=False, pooling=pooling).output.shape == (None, channels_of(name))
 
 
+@pytest.mark.sampled(2)
 @every_builder
 def test_with_top_it_predicts_and_is_serialized(name):
     """On logits by default: `classifier_activation` is None, where keras.applications has "softmax"."""

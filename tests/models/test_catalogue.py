@@ -17,6 +17,7 @@ WIDE = {"depth": 14, "widen_factor": 2}
 SMALL = "resnet14x2-preact-cifar10"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", catalogue())
 def test_the_bundled_test_data_give_exactly_the_recorded_errors(name):
     about = catalogue()[name]

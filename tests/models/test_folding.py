@@ -41,6 +41,7 @@ def test_every_placement(placement):
     assert_same(model, fold(model))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
 @pytest.mark.parametrize("shape_change", ["projection", "option_a"])
 def test_every_shortcut(shortcut, shape_change):

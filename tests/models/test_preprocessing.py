@@ -43,6 +43,7 @@ def prepared(model, images):
     return keras.Model(model.input, model.layers[-2].output).predict_on_batch(images)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", [(150, 100), (100, 150), (73, 73), (60, 90)])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_pixels_are_those_of_pillow(variant, shape):

@@ -114,6 +114,7 @@ def test_frozen_units_stay_frozen_when_they_are_saved_loaded_and_cloned(rolled, 
         assert [variable.path for variable in copy.trainable_variables] == expected
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("profile", ["paper", "keras_applications"])
 def test_another_size_has_the_same_weights_and_the_function_of_a_network_built_for_it(profile):
     network = imagenet_resnet(50, input_shape=(64, 64, 3), classes=5, profile=profile)

@@ -39,6 +39,7 @@ def pairs():
     ]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("build", [prenorm_transformer, postnorm_transformer])
 @pytest.mark.parametrize(("inputs", "head", "x", "shape"), pairs())

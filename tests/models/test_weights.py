@@ -118,7 +118,7 @@ def test_a_network_inside_another(tmp_path):
         assert all(np.array_equal(values(other)[name], value) for name, value in values(model).items())
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("rolled", [True, False])
 @pytest.mark.parametrize("suffix", ENDINGS)
 @pytest.mark.parametrize(

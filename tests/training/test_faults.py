@@ -193,7 +193,7 @@ def remount(folder, options):
     subprocess.run(["mount", "-o", f"remount,{options}", str(folder)], check=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kilobytes", [4, 12, 16, 80])
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_when_there_is_space(kilobytes, whole, data, tmp_path):
     """TensorBoard's file, metrics.csv, the first checkpoint, the model: what does not fit."""
@@ -226,6 +226,7 @@ def test_a_limit_on_the_size_of_files(whole, data, tmp_path):
     assert rows_without_time(resume(tmp_path / "run", dataset=data)) == rows_without_time(whole)
 
 
+@pytest.mark.thorough
 def test_a_read_only_folder_is_one_sentence(whole, data, tmp_path):
     with mounted(tmp_path / "disk", "-o", "size=2m") as disk:
         with pytest.raises(Interrupted):
@@ -312,6 +313,7 @@ def test_a_run_goes_on_in_the_renamed_folder(step, whole, data, tmp_path):
     assert folder.record()["status"] == "finished" and rows_without_time(folder) == rows_without_time(whole)
 
 
+@pytest.mark.thorough
 @needs_posix
 def test_another_folder_of_the_old_name_is_left_alone(data, tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
@@ -424,6 +426,7 @@ def _read(terminal):
 # ---- clocks, second processes, kills ---------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_nothing_depends_on_the_clock_of_the_day(whole, data, tmp_path, monkeypatch):
     """It goes back an hour each time it is read, and the newer checkpoint has the older date."""
     now = [2e9]

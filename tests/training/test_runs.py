@@ -201,7 +201,7 @@ def test_a_record_that_was_edited_or_has_no_checksum_is_refused(tmp_path):
         folder.record()
     (tmp_path / "run" / "checkpoints").mkdir()
     (tmp_path / "run" / "checkpoints" / "step-000000001.npz").touch()
-    with pytest.raises(InputError, match=r"delete it and run `keras-preact train --resume .*run`"):
+    with pytest.raises(InputError, match=r"delete it and run `keras-preact train --resume .*run'`"):
         folder.record()
     for text in ('{"config": {"seed": 4}}', "[]", "{}"):
         folder.record_path.write_text(text)

@@ -48,6 +48,7 @@ def test_small_batches_run_one_thread_per_operation_and_the_run_records_it():
     assert chosen(code) == [*["None", cores] * 3, chosen_first, "1", chosen_first, "1"]
 
 
+@pytest.mark.thorough
 @TENSORFLOW
 def test_the_users_choice_is_respected():
     small = "RunConfig(recipe=get_recipe('demo'), image_size=8)"

@@ -131,6 +131,7 @@ def test_a_run_goes_on_whatever_has_become_of_its_metrics(damage, whole, tiny_da
     assert rows_without_time(resume(folder.path, dataset=tiny_dataset)) == rows_without_time(whole)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", [flip, lose_a_row])
 def test_a_run_whose_record_is_damaged_goes_on_without_it(damage, whole, tiny_dataset, tmp_path):
     """As the sentence says: the checkpoint has a copy of the record."""
@@ -339,7 +340,7 @@ def test_a_network_that_grew_accepts_images_of_full_size_and_has_the_recorded_er
     assert load_model(folder.model_path).input_shape == (None, 16, 16, 3)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", [4, 12, 15])
 def test_a_run_whose_images_grow_is_resumed_to_the_bit(growing, tmp_path, stop):
     """At the smallest size, at a change of the size, and just after it."""
@@ -482,6 +483,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(remains, tiny_dat
     assert (folder.record_path.read_bytes(), folder.metrics_path.read_bytes()) == before
 
 
+@pytest.mark.thorough
 def test_a_run_that_goes_on_with_another_onednn_says_so(tiny_dataset, tmp_path, monkeypatch, recwarn):
     """In one line, where both parts say which; runs of before do not."""
     monkeypatch.setattr("keras_preact.training.provenance.computes_with_onednn", lambda: True)
@@ -577,6 +579,7 @@ def test_other_data_than_the_run_began_with_are_refused(tiny_dataset, tmp_path):
         resume(tmp_path / "run", dataset=other)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("load", ["keras.models.load_model", "keras_preact.models.load_model"])
 def test_the_trained_network_is_loaded_where_only_the_package_was_imported(whole, load):
     """It is saved compiled, so that its optimizer has to be known too; here it would be, in any case."""
@@ -585,6 +588,7 @@ def test_the_trained_network_is_loaded_where_only_the_package_was_imported(whole
     assert done.stdout.split()[-1:] == ["coupled_sgd"], done.stderr
 
 
+@pytest.mark.thorough
 def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path):
     """The configuration's data set is "bundled" unless it says otherwise; what was trained on is what is recorded."""
     images, labels = bundled_cifar10().train.batch(np.arange(40))
