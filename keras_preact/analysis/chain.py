@@ -173,7 +173,7 @@ class Chain:
             tuple(_links(layers)),
             None if augmented is None else keras.Model(model.inputs, augmented),
             None if any(first is x for x in inputs) else keras.Model(inputs, [first, *mask]),
-            None if any(last is y for y in model.outputs) else keras.Model([last, *mask], model.outputs[0]),
+            None if any(last is y for y in model.outputs) else _model_after([last, *mask], model.outputs[0]),
             _last_activation(model),
             model.inputs[0].dtype,
         )
@@ -209,7 +209,8 @@ class Chain:
         """Return the model's output for the output of the last unit."""
         if self._after is None:
             return x
-        mask, after = self.links[-1].mask, self._after
+        after = self._after
+        mask = self.links[-1].mask if len(after.inputs) > 1 else None
 
         def compute(x: Any) -> Any:
             # `__call__` would attach the mask to x too, and Keras would warn that the model ignores it.
@@ -223,6 +224,14 @@ class Chain:
             terms = link.terms(x, training)
             yield link, x, terms
             x = terms.output
+
+
+def _model_after(inputs: list[Any], output: Any) -> keras.Model:
+    """Return the part of a model from the last unit's output and the mask, if there is one and it is used there."""
+    try:
+        return keras.Model(inputs, output)
+    except ValueError:  # before Keras 3.13, an input must be used
+        return keras.Model(inputs[:1], output)
 
 
 def _last_activation(model: keras.Model) -> str:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import psutil
@@ -121,6 +122,16 @@ else:
     _STOP = signal.SIGTERM
 
 
+def _yield_like_this_process(pid: int) -> None:
+    """Give a process in a session of its own the priority that the user chose with `nice`.
+
+    Linux divides the processor among sessions first (autogroups), so `nice` alone has no effect beyond a session.
+    """
+    if sys.platform == "linux" and (priority := os.nice(0)):
+        with contextlib.suppress(OSError):  # a kernel without autogroups
+            Path(f"/proc/{pid}/autogroup").write_text(str(priority))
+
+
 class _WorkerPool:
     """The worker processes, stopped together."""
 
@@ -151,7 +162,7 @@ class _WorkerPool:
     def _start(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
         output.seek(0)
         output.truncate()
-        return subprocess.Popen(
+        process = subprocess.Popen(
             self.command,
             env=self.environment,
             stdout=output,
@@ -159,6 +170,8 @@ class _WorkerPool:
             start_new_session=True,
             creationflags=_APART,
         )
+        _yield_like_this_process(process.pid)
+        return process
 
     def all_ended(self) -> bool:
         return all(process.poll() == 0 for process in self.processes)

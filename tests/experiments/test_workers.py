@@ -89,6 +89,19 @@ def test_a_worker_that_is_killed_each_time_is_given_up(jobs):
         run_in_workers(jobs, command, 1)
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="a kernel without autogroups")
+def test_workers_yield_as_the_user_asked_with_nice(jobs, tmp_path, monkeypatch):
+    """Each worker has a session of its own, and Linux shares the processor among sessions before `nice` counts."""
+    code = (
+        "import pathlib, sys, time; own = pathlib.Path('/proc/self/autogroup'); end = time.monotonic() + 5\n"
+        "while 'nice 7' not in own.read_text() and time.monotonic() < end: time.sleep(0.05)\n"
+        "pathlib.Path(sys.argv[1]).write_text(own.read_text())"
+    )
+    monkeypatch.setattr(os, "nice", lambda more: 7)
+    run_in_workers(jobs[:1], [sys.executable, "-c", code, str(tmp_path / "autogroup")], 1)
+    assert (tmp_path / "autogroup").read_text().strip().endswith("nice 7")
+
+
 def test_bad_input_stops_all_workers_with_its_sentence(jobs):
     with pytest.raises(InputError, match=r"^a worker stopped: the data are missing$"):
         run_in_workers(jobs, worker("refuses", jobs), 2)

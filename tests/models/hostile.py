@@ -132,7 +132,7 @@ KINDS = {
     "its kernel_regularizer": keras.regularizers.Regularizer,
     "its kernel_constraint": keras.constraints.Constraint,
     "its dtype": keras.dtype_policies.DTypePolicy,
-    "its quantization_config": (keras.quantizers.Quantizer, keras.quantizers.QuantizationConfig),
+    "its quantization_config": (keras.quantizers.Quantizer, getattr(keras.quantizers, "QuantizationConfig", ())),
     "a layer in a wrapper": keras.layers.Layer,
     "a cell": keras.layers.Layer,
     "compiled optimizer": keras.optimizers.Optimizer,

@@ -26,9 +26,8 @@ def test_an_unknown_one_is_named(builder):
 
 def test_every_one_is_documented():
     for field in dataclasses.fields(NetworkOptions):
-        assert any(
-            field.name in line.split(":")[0] for line in NetworkOptions.__doc__.splitlines() if line.startswith(" " * 8)
-        )
+        documented = inspect.getdoc(NetworkOptions).splitlines()
+        assert any(field.name in line.split(":")[0] for line in documented if line.startswith("    "))
 
 
 def test_units_get_the_profiles_choice_unless_one_is_given():

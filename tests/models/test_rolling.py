@@ -224,6 +224,7 @@ def test_depth_1001_both_ways():
 def blocks(*options, tap=False, masks=2):
     """Return a network with a row of blocks; each option is the number of the mask for a block, or `None`."""
     x, *given = inputs = [keras.Input((5, 4)), *(keras.Input((5,), dtype="bool") for _ in range(masks))]
+    assert set(options) - {None} == set(range(masks))  # before Keras 3.13, an input must be used
     middle = None
     for number, option in enumerate(options, start=1):
         mask = {} if option is None else {"mask": given[option]}
@@ -238,14 +239,14 @@ def sequences(masks=2):
 
 
 def test_masks_and_flags_reach_the_units():
-    model = blocks(1, 1, tap=True)
+    model = blocks(0, 0, tap=True, masks=1)
     with pytest.raises(InputError, match="nothing to roll"):
         roll(model)
-    model = blocks(1, 1, 1)
+    model = blocks(0, 0, 0, masks=1)
     rolled = roll(model)
     assert len(rolled.layers) == len(model.layers) - 2
     for other in (rolled, unroll(rolled)):
-        np.testing.assert_allclose(array(other(sequences())), array(model(sequences())), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(array(other(sequences(1))), array(model(sequences(1))), rtol=1e-5, atol=1e-5)
 
 
 def test_units_that_are_called_in_different_ways_stay():
@@ -371,7 +372,7 @@ def test_an_optimizer_that_cannot_be_copied_is_named():
 
     model = tiny(rolled=False)
     model.compile(Secretive(1), "mse")
-    with pytest.raises(InputError, match=r"the Secretive 'secretive(_\d+)?' cannot be copied"):
+    with pytest.raises(InputError, match=r"the Secretive '(secretive(_\d+)?|SGD)' cannot be copied"):
         roll(model)
 
 
