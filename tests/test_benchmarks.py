@@ -13,10 +13,11 @@ import psutil
 import pytest
 
 from benchmarks import __main__ as bench
-from benchmarks import profile, report, subjects
+from benchmarks import int8, profile, report, subjects
 from benchmarks.comparisons import Comparison, Subject, comparisons
 from benchmarks.subjects import plain_network
 from keras_preact.models import Classification, Series, cifar_resnet, preact_resnet50, prenorm_transformer
+from keras_preact.models.catalogue import catalogue
 
 ROOT = Path(__file__).parents[1]
 
@@ -199,3 +200,16 @@ def test_the_short_series_leaves_out_what_takes_long():
     short = [c.name for c in comparisons("float32", torch=True, hub=True) if c.is_short]
     assert "start 20" in short and "ImageNet-50 training float32" in short
     assert not {"start 1001", "memory 1001", "step 1001"} & set(short)
+
+
+def test_the_page_of_int8_shows_what_was_measured():
+    row = {
+        "images": 10000,
+        "changed": 25,
+        "float32": {"test_error": 9.5, "bytes": 400, "cpu_seconds": 0.3},
+        "int8": {"test_error": 9.75, "bytes": 100, "cpu_seconds": 0.1},
+    }
+    here = {"hardware": {"cores": 2, "processor": "P"}, "versions": {"keras": "3"}}
+    page = int8.report({"environment": here, "networks": {"net": row}})
+    assert page.splitlines()[-1] == "| net | 9.50 | 9.75 | 0.25 | 0.25 | 3.00 |"
+    assert set(int8.NETWORKS) <= set(catalogue())

@@ -27,9 +27,5 @@ def run(options: argparse.Namespace) -> None:
         save_safetensors(model, options.file, options.dtype or "float32")
         say(f"{options.file}: {model.count_params():,} weights of {model.name}, {options.dtype or 'float32'}")
         return
-    if options.dtype is not None:
-        raise InputError(
-            f"--dtype applies to .safetensors files only; leave it out for {options.file}, which is float32"
-        )
-    difference = export_model(model, options.file)
+    difference = export_model(model, options.file, options.dtype or "float32")
     say(f"{options.file}: {model.name}; outputs differ from Keras's by at most {difference:.0e} of the largest")

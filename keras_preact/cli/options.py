@@ -136,7 +136,9 @@ def parser() -> argparse.ArgumentParser:
         help="new file: NAME.safetensors (weights only), NAME.onnx, NAME.xml (OpenVINO), NAME.tflite (LiteRT), or NAME "
         "(a SavedModel folder)",
     )
-    export.add_argument("--dtype", help="dtype of a .safetensors file: float32 (default) or float16")
+    export.add_argument(
+        "--dtype", help="dtype of the weights: float32 (default), float16 in .safetensors, int8 in .tflite"
+    )
 
     inspect = add_command("inspect", "write a report on the signal, gradients and identity path of a network")
     inspect.add_argument("model", metavar="MODEL", help=_MODEL)

@@ -20,6 +20,8 @@ from keras_preact.errors import InputError, check_installed
 from keras_preact.models.folding import fold
 
 Outputs = Callable[[np.ndarray], np.ndarray]
+TOLERANCES = {"float32": 1e-4, "int8": 0.2}
+"""Largest difference from Keras's outputs, relative to the largest output, by the dtype of the weights."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Format:
         open: reads an exported file and returns the function that runs it.
         since: the first release of Keras with the format.
         weights_suffix: suffix of the second file, which holds the weights; empty if there is none.
+        dtypes: dtypes of the weights that it can hold.
     """
 
     name: str
@@ -39,6 +42,7 @@ class Format:
     open: Callable[[Path], Outputs]
     since: tuple[int, int] = (3, 12)
     weights_suffix: str = ""
+    dtypes: tuple[str, ...] = ("float32",)
 
 
 def _open_saved_model(path: Path) -> Outputs:
@@ -83,29 +87,35 @@ FORMATS = {
     "": Format("tf_saved_model", ("tensorflow",), _open_saved_model),
     ".onnx": Format("onnx", ("tensorflow", "tf2onnx", "onnxruntime"), _open_onnx),
     ".xml": Format("openvino", ("tensorflow", "openvino"), _open_openvino, weights_suffix=".bin"),
-    ".tflite": Format("litert", ("tensorflow", "ai_edge_litert"), _open_litert, since=(3, 13)),
+    ".tflite": Format(
+        "litert", ("tensorflow", "ai_edge_litert"), _open_litert, since=(3, 13), dtypes=("float32", "int8")
+    ),
 }
 """Export formats by the suffix of the path; a SavedModel is a folder without one. OpenVINO writes NAME.bin too."""
 
 
-def export_model(model: keras.Model, path: str | Path) -> float:
+def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -> float:
     """Export a network as a SavedModel, ONNX, OpenVINO or LiteRT and compare its output with Keras's.
 
     The format follows from the path's suffix: none, `.onnx`, `.xml` (OpenVINO) or `.tflite`. The exported program is
     for inference: stacks are unrolled and batch norms folded, see `fold`. It computes in float32 whatever the model's
-    policy, because few runtimes for these formats support bfloat16. Keras's exporters need the TensorFlow backend and,
-    except for SavedModels, the packages of the extra `export`.
+    policy, because few runtimes for these formats support bfloat16. LiteRT can also store the weights in int8, with one
+    scale per filter, and compute with integers; it quantizes the activations as it runs. Measure the test error of such
+    a file on your data. Keras's exporters need the TensorFlow backend and, except for SavedModels, the packages of the
+    extra `export`.
 
     Args:
         model: any Keras model with one input and one output.
         path: path of the file or folder; must not exist.
+        dtype: dtype of the stored weights: "float32", or "int8" for a `.tflite` file.
 
     Returns:
         The largest difference from Keras's output on random inputs, divided by the largest output.
 
     Raises:
-        InputError: an unknown suffix, an existing path, a missing package or another backend, a model with several
-            inputs or outputs, a failed export, or a difference above 1e-4. No new file remains.
+        InputError: an unknown suffix, a dtype that the format does not support, an existing path, a missing package or
+            another backend, a model with several inputs or outputs, a failed export, or a difference above 1e-4 (int8:
+            0.2). No new file remains.
 
     Example:
 
@@ -119,6 +129,8 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     if path.suffix not in FORMATS:
         raise InputError(f"{path.name} has an unknown suffix; pass a folder, NAME.onnx, NAME.xml or NAME.tflite")
     format = FORMATS[path.suffix]
+    if dtype not in format.dtypes:
+        raise InputError(f"{path.name} cannot have weights in {dtype}; choose {' or '.join(format.dtypes)}")
     _check(model, path, format)
     model = _in_float32(model)
     images = _images(model)
@@ -128,12 +140,7 @@ def export_model(model: keras.Model, path: str | Path) -> float:
         program(images)  # Keras exports no model that was never called
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside the exporters
-            if format.name == "openvino":
-                _write_openvino(program, path)
-            else:
-                if format.name == "onnx":
-                    _write_erfc()
-                program.export(str(path), format=format.name, verbose=False)
+            _write(program, path, format, dtype)
             difference = float(np.abs(format.open(path)(images) - expected).max() / max(np.abs(expected).max(), 1e-12))
     except Exception as error:
         _remove(path, format)
@@ -142,7 +149,7 @@ def export_model(model: keras.Model, path: str | Path) -> float:
     if not np.isfinite(expected).all():
         _remove(path, format)
         raise InputError(f"the outputs of {model.name} are NaN or infinite, so its export cannot be checked; train it")
-    if not difference <= 1e-4:
+    if not difference <= TOLERANCES[dtype]:
         _remove(path, format)
         raise InputError(
             f"{model.name} as {format.name} differs from Keras by {difference:.1e} of the largest output; try another "
@@ -167,6 +174,20 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
         raise InputError(
             f"{model.name} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; export needs one of each"
         )
+
+
+def _write(program: keras.Model, path: Path, format: Format, dtype: str) -> None:
+    if format.name == "openvino":
+        _write_openvino(program, path)
+        return
+    options = {}
+    if format.name == "onnx":
+        _write_erfc()
+    if dtype == "int8":
+        import tensorflow as tf
+
+        options["optimizations"] = [tf.lite.Optimize.DEFAULT]
+    program.export(str(path), format=format.name, verbose=False, **options)
 
 
 def _write_openvino(program: keras.Model, path: Path) -> None:

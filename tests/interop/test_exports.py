@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
+from keras_preact.data import load_dataset
 from keras_preact.interop import export_model
 from keras_preact.interop.exports import FORMATS
-from keras_preact.models import Classification, Tokens, cifar_resnet, fold, imagenet_resnet, transformer
+from keras_preact.models import Classification, Tokens, cifar_resnet, fold, imagenet_resnet, pretrained, transformer
+from keras_preact.models.catalogue import catalogue
 
+TRAINED = "resnet20-preact-cifar10-5classes"
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports on TensorFlow")
 NETWORKS = {
     "written out": lambda: cifar_resnet(8),
@@ -33,6 +36,28 @@ def test_outputs_are_keras_own(tmp_path, network, suffix):
     assert theirs.shape == ours.shape and ours.std() > 1e-3
     tolerance = 0.05 if "bfloat16" in network else 1e-4  # the file is float32, the network was not
     assert np.abs(theirs - ours).max() < tolerance * np.abs(ours).max()
+
+
+def test_int8_has_a_quarter_of_the_size_and_nearly_the_error(tmp_path):
+    for package in FORMATS[".tflite"].packages:
+        pytest.importorskip(package)
+    network = pretrained(TRAINED, dtype="float32")
+    images, labels = load_dataset("bundled").only(catalogue()[TRAINED].classes).test.batch(np.arange(500))
+    errors = {}
+    for dtype in ("float32", "int8"):
+        path = tmp_path / f"{dtype}.tflite"
+        difference = export_model(network, path, dtype)
+        errors[dtype] = 100 * np.mean(FORMATS[".tflite"].open(path)(images).argmax(-1) != labels)
+        assert (difference > 1e-4) == (dtype == "int8")  # rounded, not only renamed
+    assert abs(errors["int8"] - errors["float32"]) < 2 and errors["float32"] < 12
+    sizes = [(tmp_path / f"{dtype}.tflite").stat().st_size for dtype in ("float32", "int8")]
+    assert sizes[1] < 0.4 * sizes[0]
+
+
+@pytest.mark.parametrize("name", ["network", "network.onnx", "network.xml"])
+def test_other_formats_have_no_int8(tmp_path, name):
+    with pytest.raises(InputError, match=f"{name} cannot have weights in int8; choose float32"):
+        export_model(cifar_resnet(8), tmp_path / name, "int8")
 
 
 @pytest.mark.parametrize(
