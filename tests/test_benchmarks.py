@@ -213,3 +213,15 @@ def test_the_page_of_int8_shows_what_was_measured():
     page = int8.report({"environment": here, "networks": {"net": row}})
     assert page.splitlines()[-1] == "| net | 9.50 | 9.75 | 0.25 | 0.25 | 3.00 |"
     assert set(int8.NETWORKS) <= set(catalogue())
+
+
+def test_the_guide_says_what_int8_costs_as_measured():
+    networks = json.loads((ROOT / "results/benchmarks/2-cores-int8/int8.json").read_text())["networks"].values()
+    guide = (ROOT / "docs/weights.md").read_text(encoding="utf-8")
+    sizes = [f"{row['int8']['bytes'] / row['float32']['bytes']:.2f}" for row in networks]
+    speeds = [f"{row['float32']['cpu_seconds'] / row['int8']['cpu_seconds']:.1f}" for row in networks]
+    growth = sorted(f"{row['int8']['test_error'] - row['float32']['test_error']:.2f}" for row in networks)
+    changed = [f"{100 * row['changed'] / row['images']:.1f}" for row in networks]
+    assert f"({min(sizes)} to {max(sizes)})" in guide and f"({min(speeds)} to {max(speeds)} times as fast)" in guide
+    assert f"by {growth[0]}, {growth[1]} and {growth[2]} points" in guide
+    assert f"{min(changed)} to {max(changed)} % of the predictions change" in guide
