@@ -48,6 +48,19 @@ def test_images_at_other_sizes_are_center_crops(folder):
         test.at(16, short_side=12)
 
 
+def test_the_short_side_keeps_its_proportion_to_the_crop(folder):
+    Image.fromarray(np.arange(600, dtype="uint8").reshape(20, 30)).save(folder / "val" / "cats" / "0.png")
+    test = from_folder(folder, image_size=16).test.at(16, short_side=20)
+    (folder / "val" / "dogs" / "1.png").write_bytes(b"")
+    left, unreadable = test.readable()
+    assert (left.short_side, unreadable) == (20, ["val/dogs/1.png"])
+    for size, short_side in ((16, 20), (32, 40), (13, 16.25)):
+        assert test.at(size).short_side == left.at(size).short_side == short_side
+        images = left.at(size).batch(np.arange(1))[0]
+        assert images.shape == (1, size, size, 3)
+        np.testing.assert_array_equal(images, left.at(size, short_side=round(short_side)).batch(np.arange(1))[0])
+
+
 def test_images_of_one_size_are_averaged_down_like_arrays(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3)).astype("uint8")
     for k, image in enumerate(images):
