@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -155,7 +156,8 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             split, unreadable = split.readable()
             skipped += unreadable
         splits.append(split)
-    return ImageDataset(root.name, splits[0], splits[1], tuple(names), tuple(skipped))
+    name = Path(os.path.abspath(root)).name  # "." and ".." have none; a link keeps its own
+    return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped))
 
 
 def _class_folders(folder: Path) -> list[str]:

@@ -30,6 +30,13 @@ def test_a_folder_of_class_folders(folder):
     assert images[:, 3, 4, 1].tolist() == [0, 1, 2, 100, 101, 102]
 
 
+def test_a_data_set_is_named_like_its_folder_however_the_path_is_written(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder.parent / "animals").symlink_to(folder)
+    named = {path: from_folder(path).name for path in (".", "train/..", folder, "../animals")}
+    assert named == {".": folder.name, "train/..": folder.name, folder: folder.name, "../animals": "animals"}
+
+
 def test_a_folder_can_be_copied_and_pickled(folder):
     data = from_folder(folder, image_size=16)
     images, _ = data.train.batch(np.arange(6))
