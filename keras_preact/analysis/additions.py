@@ -34,7 +34,8 @@ class Addition:
         operation: the operation that adds; for a unit of this package, the block that contains it.
         factor: the factor of x in the sum: 1 for an `Add` with one shortcut.
         layer: the unit, if it belongs to this package.
-        copies: number of identical units.
+        stack: the `UnitStack` of which it is the first unit, or `None`.
+        number: index of the unit in its block, from 0.
     """
 
     name: str
@@ -44,18 +45,30 @@ class Addition:
     operation: Any = None
     factor: float = 1.0
     layer: ResidualLayer | None = None
-    copies: int = 1
+    stack: UnitStack | None = None
+    number: int = 0
+
+    @property
+    def copies(self) -> int:
+        """Number of units that differ only in their weights."""
+        return self.stack.repeats if self.stack else 1
+
+    def copied_units(self) -> Iterator[ResidualLayer]:
+        """Yield the other units of the stack."""
+        if self.stack is not None:
+            for k in range(1, self.stack.repeats):
+                yield list(self.stack.unit(k).residual_layers().values())[self.number]
 
 
 def additions(call: Call, paths: Paths, sums: Collection[int]) -> Iterator[Addition]:
     """Yield the residual additions of a call: one for an `Add`, one per unit for a layer of this package."""
     operation = call.operation
     if units_in(operation):
-        copies = operation.repeats if isinstance(operation, UnitStack) else 1
-        block = operation.unit(0) if isinstance(operation, UnitStack) else operation
+        stack = operation if isinstance(operation, UnitStack) else None
+        block = operation if stack is None else stack.unit(0)
         for number, (suffix, unit) in enumerate(block.residual_layers().items()):
-            split = None if number else call.inputs[0]
-            yield Addition(call.name + suffix, split, call.outputs[0], operation=block, layer=unit, copies=copies)
+            split, name = None if number else call.inputs[0], call.name + suffix
+            yield Addition(name, split, call.outputs[0], (), block, layer=unit, stack=stack, number=number)
     elif _factors(call) or isinstance(operation, Shortcut):
         found = _residual(call, paths, sums)
         if found is not None:

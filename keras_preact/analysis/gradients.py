@@ -35,8 +35,8 @@ def gradient_signal(
             categorical cross-entropy, from logits or from probabilities, whichever the model returns.
 
     Raises:
-        InputError: the model has no chain of residual units, the labels do not fit its outputs, or it ends in a
-            sigmoid and `loss` is missing.
+        InputError: the model has no chain of residual units, the labels do not fit its outputs, or `loss` is missing
+            and the outputs are neither logits nor probabilities: those of a sigmoid or a scaled softmax.
 
     Example: along identity shortcuts, the gradient at the end of a stage reaches all its units unchanged.
 
@@ -146,11 +146,25 @@ def _cross_entropy(chain: Chain, outputs: Any) -> Callable[[Any, Any], Any]:
 
     The values decide: a softmax can be a layer, an activation, an operation, or inside a nested model.
     """
+    values = as_float64(outputs)
+    sums, fault = values.sum(-1), ""
+    is_distribution = (values >= 0).all() and np.allclose(sums, 1, rtol=0, atol=1e-2)
     if "sigmoid" in chain.activation:
+        fault = f"ends in a {chain.activation}"
+    elif not is_distribution and _are_scaled_distributions(values):
+        fault = f"has outputs that each sum to {sums.mean():.3g}, like a scaled or shifted softmax"
+    if fault:
         raise InputError(
-            f"{chain.name} ends in a {chain.activation}, so its outputs are neither logits nor class probabilities; "
+            f"{chain.name} {fault}, so its outputs are neither logits nor class probabilities; "
             "pass the training loss as loss="
         )
-    values = as_float64(outputs)
-    is_distribution = (values >= 0).all() and np.allclose(values.sum(-1), 1, rtol=0, atol=1e-2)
     return partial(ops.sparse_categorical_crossentropy, from_logits=not is_distribution)
+
+
+def _are_scaled_distributions(values: np.ndarray) -> bool:
+    """Return whether outputs are non-negative, differ from each other, and have the same sum.
+
+    Equal outputs, such as those of a single image, may be logits.
+    """
+    rows, sums = values.reshape(-1, values.shape[-1]), values.sum(-1)
+    return bool((rows >= 0).all() and (rows != rows[0]).any() and np.allclose(sums, sums.mean(), rtol=1e-2, atol=0))

@@ -8,13 +8,17 @@ unknown layers included.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
+import numpy as np
+from keras import ops
 
 from keras_preact.analysis.additions import Addition, Paths, additions, is_partial_sum
+from keras_preact.analysis.chain import without_updates
 from keras_preact.analysis.identity_rules import (
     ACTIVATION,
     DROPOUT,
@@ -28,6 +32,7 @@ from keras_preact.analysis.identity_rules import (
     offenders_on,
     trusted_name,
 )
+from keras_preact.analysis.propagation import as_float64
 from keras_preact.errors import InputError
 from keras_preact.keras_private import layers_inside
 from keras_preact.layers.graph import Call, calls, keras_name
@@ -116,7 +121,8 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     Args:
         model: any functional Keras model, made of layers of this package, of Keras, or of both. Nested models are
             checked too. A custom layer that hides an addition in its `call` is not recognized as a unit; the report
-            names layers that may.
+            names layers that may. A custom `Shortcut` that declares `keeps_identity` is measured: it passes if, for
+            F = 0, it returns random x exactly, at inference and in training.
 
     Raises:
         InputError: the model is not functional, or none of its additions joins layers with weights to their input.
@@ -174,7 +180,8 @@ def _judge(found: Addition, before: list[Call] | None) -> UnitPath:
     faults = list(_faults_before_split(before or [], changes_shape))
     faults += _faults_on_shortcut(offenders_on(found.shortcut, changes_shape), changes_shape)
     if isinstance(found.operation, Shortcut):
-        faults += _shortcut_faults(found.operation)
+        x = found.shortcut[-1].outputs[0] if found.shortcut else found.split
+        faults += _shortcut_faults(found, found.operation, tuple(x.shape[1:]) != tuple(found.output.shape[1:]))
     elif found.factor != 1:
         faults.append(f"scaled shortcut: {keras_name(found.operation)} adds {found.factor:g} times x")
     return UnitPath(found.name, _names(before or []), _names(found.shortcut), tuple(faults))
@@ -230,12 +237,13 @@ def _judge_unit(found: Addition, unit: ResidualLayer, before: list[Call] | None)
     """Return the identity path of a unit of this package, from the unit's own attributes."""
     faults = list(_faults_before_split(before or []))
     faults += _overridden_methods(found.operation, unit)
-    faults += _shortcut_faults(unit.shortcut, unit.changes_shape)
+    on_shortcut = list(_shortcut_faults(found, unit.shortcut, unit.changes_shape))
+    faults += on_shortcut
     if unit.shares_preactivation and unit.preact and not unit.changes_shape and before is not None:
         faults.append(f"activated shortcut: {_layer_words(unit.preact)} before the split; pass the sum itself")
     if unit.postact:
         faults.append(f"after the addition: {_layer_words(unit.postact)}; f is not the identity")
-    names = () if unit.shortcut.keeps_identity else (type(unit.shortcut).__name__,)
+    names = () if unit.shortcut.keeps_identity and not on_shortcut else (type(unit.shortcut).__name__,)
     return UnitPath(found.name, _names(before or []), names, tuple(faults), found.copies)
 
 
@@ -248,11 +256,14 @@ def _overridden_methods(*layers: Any) -> Iterator[str]:
                 yield f"{type(layer).__name__}.{name} is not known to leave x unchanged"
 
 
-def _shortcut_faults(shortcut: Shortcut, changes_shape: bool = False) -> Iterator[str]:
+def _shortcut_faults(found: Addition, shortcut: Shortcut, changes_shape: bool) -> Iterator[str]:
     """Yield the faults of a shortcut layer of this package or of a subclass."""
     kind = type(shortcut)
     if not is_ours(kind):
-        yield f"the shortcut {kind.__name__} is not known to leave x unchanged"
+        declares = shortcut.keeps_identity and not (changes_shape and shortcut.changes_shape)
+        what = _measured_fault(found, shortcut) if declares else "is not known to leave x unchanged"
+        if what:
+            yield f"the shortcut {kind.__name__} {what}"
     elif isinstance(shortcut, ConvShortcut):
         if not changes_shape:
             yield "Conv2D on a shortcut between equal shapes"
@@ -264,6 +275,37 @@ def _shortcut_faults(shortcut: Shortcut, changes_shape: bool = False) -> Iterato
             yield f"scaled shortcut: the factor is {shortcut.shortcut:g}"
     elif kind not in (IdentityShortcut, ScaledResidual):
         yield f"scaled shortcut: {kind.__name__}"
+
+
+def _measured_fault(found: Addition, shortcut: Shortcut) -> str:
+    """Return what is wrong with a custom shortcut that declares `keeps_identity`, in words; `""` if it returns x."""
+    shortcuts = [shortcut]
+    if shortcut.weights:
+        shortcuts += [unit.shortcut for unit in found.copied_units()]
+    batch, *sizes = found.output.shape
+    shape = (batch or 2, *(size or 8 for size in sizes))
+    try:
+        at_inference, in_training = (
+            max(_identity_error(each, shape, training) for each in shortcuts) for training in (False, True)
+        )
+    except Exception:  # a custom `call` may raise anything
+        return f"declares keeps_identity but fails on x and F of shape {shape}"
+    if not at_inference and not in_training:
+        return ""
+    when = "" if at_inference else " in training"
+    return f"declares keeps_identity but changes x{when}, by up to {max(at_inference, in_training):.1g} × max |x|"
+
+
+def _identity_error(shortcut: Shortcut, shape: Sequence[int], training: bool) -> float:
+    """Return max |h(x) − x| / max |x| for random x, with F = 0; the variables of the shortcut do not change."""
+    values = 10 * np.random.default_rng(0).normal(size=shape)  # large, because a shortcut may clip
+    x = ops.convert_to_tensor(values, dtype=shortcut.compute_dtype)
+    y = without_updates(lambda x: shortcut(x, ops.zeros_like(x)), x, training)
+    before, after = as_float64(x), as_float64(y)
+    if after.shape != before.shape:
+        raise InputError(f"{shortcut.name} returns the shape {after.shape} for x and F of shape {before.shape}")
+    error = float(np.abs(after - before).max() / np.abs(before).max())
+    return error if math.isfinite(error) else math.inf
 
 
 def _by_kind(offenders: Sequence[Call]) -> dict[str, list[Call]]:

@@ -6,7 +6,7 @@ A unit that is left out keeps its shortcut and loses F: its output is f(h(x_l)).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -144,7 +144,13 @@ def _kendall_tau(order: Sequence[int], rows: Sequence[Sequence[int]]) -> float:
 
 
 def path_lengths(
-    model: keras.Model | Chain, images: Any, labels: Any, samples: int = 10, training: bool = True, seed: int = 0
+    model: keras.Model | Chain,
+    images: Any,
+    labels: Any,
+    samples: int = 10,
+    training: bool = True,
+    seed: int = 0,
+    loss: Callable[[Any, Any], Any] | None = None,
 ) -> list[PathLength]:
     """Return, for each path length, the share of paths that have it and the gradient along them.
 
@@ -156,13 +162,14 @@ def path_lengths(
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
         images: batch of model inputs, for example images (batch, height, width, channels).
-        labels: class numbers (batch,).
+        labels: first argument of the loss; for the default one, class numbers (batch,).
         samples: number of random paths of each length. Default 10.
         training: whether batch norm uses the batch's statistics. Default `True`.
         seed: seed of the choice of paths. Default 0.
+        loss: as in `gradient_signal`.
 
     Raises:
-        InputError: the model has no chain of residual units.
+        InputError: as in `gradient_signal`.
 
     Example:
 
@@ -175,7 +182,7 @@ def path_lengths(
     chain, x = Chain.of(model).start(images, training)
     passes = list(chain.passes(x, training))
     scale = loss_scale(passes[-1][2].output)
-    end = loss_gradient(chain, passes[-1][2].output, labels, training, scale=scale)
+    end = loss_gradient(chain, passes[-1][2].output, labels, training, loss, scale)
     n, rng = len(passes), np.random.default_rng(seed)
     mean_norms = []
     for length in range(n + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import struct
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,11 +31,12 @@ class FolderSplit(ImageSplit):
         paths: the image files.
         labels: integers (n,).
         image_size: height and width in pixels.
-        short_side: length of the short side before the crop, in pixels. Default `image_size`.
+        short_side: length of the short side before the crop, in pixels; images are scaled to whole pixels. Default
+            `image_size`.
     """
 
     def __init__(
-        self, root: Path, paths: Sequence[Path], labels: Any, image_size: int, short_side: int | None = None
+        self, root: Path, paths: Sequence[Path], labels: Any, image_size: int, short_side: float | None = None
     ) -> None:
         self.root = root
         self.paths = list(paths)
@@ -67,14 +69,16 @@ class FolderSplit(ImageSplit):
         except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
         scale = short_side / min(image.size)
-        width, height = (max(short_side, round(length * scale)) for length in image.size)
+        width, height = (max(size, round(length * scale)) for length in image.size)
         if (width, height) != image.size:
             # Shrink by area averaging, like images in memory. BOX would enlarge pixels to blocks.
             image = image.resize((width, height), Image.Resampling.BOX if scale < 1 else Image.Resampling.BILINEAR)
         left, top = (width - size) // 2, (height - size) // 2
         return np.asarray(image)[top : top + size, left : left + size]
 
-    def at(self, image_size: int, short_side: int | None = None) -> FolderSplit:
+    def at(self, image_size: int, short_side: float | None = None) -> FolderSplit:
+        if short_side is None:
+            short_side = self.short_side * image_size / self.image_shape[0]
         return FolderSplit(self.root, self.paths, self.labels, image_size, short_side)
 
     def readable(self) -> tuple[FolderSplit, list[str]]:
@@ -90,7 +94,7 @@ class FolderSplit(ImageSplit):
         good = np.array(list(self._pool.map(is_readable, self.paths)), dtype=bool)
         paths = [self.paths[i] for i in np.flatnonzero(good)]
         unreadable = [str(self.paths[i].relative_to(self.root)) for i in np.flatnonzero(~good)]
-        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0]), unreadable
+        return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0], self.short_side), unreadable
 
     def update_hash(self, digest: Any) -> None:
         for path, label in zip(self.paths, self.labels, strict=True):
@@ -152,7 +156,8 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             split, unreadable = split.readable()
             skipped += unreadable
         splits.append(split)
-    return ImageDataset(root.name, splits[0], splits[1], tuple(names), tuple(skipped))
+    name = Path(os.path.abspath(root)).name  # "." and ".." have none; a link keeps its own
+    return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped))
 
 
 def _class_folders(folder: Path) -> list[str]:

@@ -86,8 +86,8 @@ class ImageSplit(Split):
 
         Args:
             image_size: height and width in pixels.
-            short_side: short side of image files before the crop, in pixels. Default: `image_size` for a folder; for a
-                stream, scaled with the image size.
+            short_side: short side of image files before the crop, in pixels. Default: in the same proportion to the
+                image size as now.
 
         Raises:
             InputError: images in memory are smaller than `image_size` or not square, or `short_side` is less than
@@ -200,7 +200,7 @@ def check_image_size(image_size: int) -> int:
     return int(image_size)
 
 
-def check_short_side(short_side: int, image_size: int) -> int:
+def check_short_side(short_side: float, image_size: int) -> float:
     """Return `short_side`, the short side of an image before the center crop.
 
     Raises:

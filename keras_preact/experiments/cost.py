@@ -67,7 +67,7 @@ def seconds_of(config: RunConfig) -> float:
     """
     dataset, images, tested = _dataset_to_time(config)
     recipe = config.recipe
-    epochs = -(-recipe.steps // (images // recipe.batch_size))
+    epochs = recipe.epochs(images // recipe.batch_size)
     seconds = 0.0
     with on_devices(config.devices):
         model = build_model(config, dataset)

@@ -140,12 +140,7 @@ def cifar_resnet(
     check_number("widen_factor", widen_factor, 1 / FILTERS[0])
     strides = (1, 2, 2)
     stages = [Stage(int(filters * widen_factor), n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]
-    network = Network(
-        name=common.name or f"resnet{depth}_{getattr(placement, 'name', placement)}",
-        stem=Stem(WeightLayer(FILTERS[0], 3)),
-        stages=dilate(stages, output_stride, stem_stride=1),
-        unit={"block": block, "placement": placement, "shortcut": shortcut, **common.of_units(chosen)},
-        conventions=chosen,
-        rolled=rolled,
-    )
+    stages = dilate(stages, output_stride, stem_stride=1)
+    unit = {"block": block, "placement": placement, "shortcut": shortcut}
+    network = Network.of(depth, Stem(WeightLayer(FILTERS[0], 3)), stages, chosen, common, rolled, **unit)
     return build_network(network, common, input_shape=input_shape, default_size=32, classes=classes)

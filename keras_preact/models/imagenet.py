@@ -97,15 +97,10 @@ def imagenet_resnet(
     if strides is STRIDE_UNITS["last"] and output_stride is not None:
         raise InputError('output_stride applies to strides in first units only; give stride_in="first"')
     stages = [Stage(filters, n, **stride) for filters, n, stride in zip(FILTERS, repeats, strides, strict=True)]
-    stem_stride = 4 if first.max_pool else 1
-    network = Network(
-        name=common.name or f"resnet{depth}_{getattr(placement, 'name', placement)}",
-        stem=first,
-        stages=tuple(stages) if output_stride is None else dilate(stages, output_stride, stem_stride),
-        unit={"block": block, "placement": placement, "shortcut": shortcut, **common.of_units(chosen)},
-        conventions=chosen,
-        rolled=rolled,
-    )
+    if output_stride is not None:
+        stages = dilate(stages, output_stride, stem_stride=4 if first.max_pool else 1)
+    unit = {"block": block, "placement": placement, "shortcut": shortcut}
+    network = Network.of(depth, first, stages, chosen, common, rolled, **unit)
     return build_network(network, common, input_shape=input_shape, default_size=224, classes=classes)
 
 

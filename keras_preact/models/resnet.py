@@ -87,6 +87,29 @@ class Network:
     unit: dict[str, Any]
     rolled: bool | None
 
+    @classmethod
+    def of(
+        cls,
+        depth: int,
+        stem: Stem,
+        stages: Sequence[Stage],
+        conventions: Conventions,
+        options: NetworkOptions,
+        rolled: bool | None,
+        **unit: Any,
+    ) -> Network:
+        """Return a network with the units that `options` describe.
+
+        Args:
+            depth: number of weight layers, for the default name.
+            stem, stages, conventions, rolled: the attributes.
+            options: of the builder; its name, if it has one, is the network's.
+            **unit: the arguments of every unit that `options` lack: `block`, `placement` and `shortcut`.
+        """
+        placement = unit["placement"]
+        name = options.name or f"resnet{depth}_{getattr(placement, 'name', placement)}"
+        return cls(name, stem, tuple(stages), conventions, {**unit, **options.of_units(conventions)}, rolled)
+
     @property
     def stem_activates(self) -> bool:
         """Whether the stem applies norm and ReLU before its pooling, so that the first unit's input is activated."""
@@ -256,7 +279,7 @@ def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
     return x
 
 
-def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tuple[Stage, ...]:
+def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> list[Stage]:
     """Replace strides beyond `output_stride` by dilation, for dense prediction; return the new stages.
 
     The dilated network computes the same features at a higher resolution: every n-th pixel of its maps is a pixel of
@@ -289,7 +312,7 @@ def dilate(stages: Sequence[Stage], output_stride: int, stem_stride: int) -> tup
             dilation *= stage.strides
             stage = replace(stage, strides=1)
         dilated.append(replace(stage, dilation=dilation, first_dilation=first))
-    return tuple(dilated)
+    return dilated
 
 
 def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> keras.Model:

@@ -1,8 +1,5 @@
 """Training: the paper's recipe as data, the trainer, checkpoints, and run folders."""
 
-import warnings
-from typing import Any
-
 from keras_preact.errors import Diverged, Interrupted
 from keras_preact.training.build import build_model
 from keras_preact.training.checkpoints import Checkpoint
@@ -51,10 +48,3 @@ __all__ = [
     "resume_comparison",
     "start",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "Taken":  # deprecated until version 0.2
-        warnings.warn("Taken is deprecated; use RunLocked", DeprecationWarning, stacklevel=2)
-        return RunLocked
-    raise AttributeError(f"module 'keras_preact.training' has no attribute {name!r}")

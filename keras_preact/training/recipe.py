@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -198,6 +199,14 @@ class Recipe:
         steps = check_positive("the number of training steps", steps)
         schedule = self.schedule.scaled(steps / self.steps)
         return dataclasses.replace(self, steps=steps, schedule=schedule)
+
+    def epochs(self, steps_per_epoch: int) -> int:
+        """Return the number of epochs, of which the last may be partial.
+
+        >>> RECIPES["paper"].epochs(steps_per_epoch=390)
+        165
+        """
+        return math.ceil(self.steps / steps_per_epoch)
 
     def optimizer(self) -> keras.optimizers.Optimizer:
         """Return a new optimizer with the recipe's schedule."""

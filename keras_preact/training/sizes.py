@@ -49,7 +49,7 @@ def training_flops(recipe: Recipe, dataset: Dataset, model: keras.Model) -> floa
     A multiply-add counts as two operations, and the backward pass as two forward passes.
     """
     steps_per_epoch = dataset.train.steps_per_epoch(recipe.batch_size)
-    epochs = -(-recipe.steps // steps_per_epoch)
+    epochs = recipe.epochs(steps_per_epoch)
     steps = [min(steps_per_epoch, recipe.steps - epoch * steps_per_epoch) for epoch in range(epochs)]
     scales = [recipe.image_scale(epoch, epochs) for epoch in range(epochs)]
     try:

@@ -313,7 +313,7 @@ def _fit(
         split = epochs
     try:
         for part in split(step, recipe.steps, steps_per_epoch):
-            scaled = sizes.at(recipe.image_scale(part.first_epoch, -(-recipe.steps // steps_per_epoch)), model)
+            scaled = sizes.at(recipe.image_scale(part.first_epoch, recipe.epochs(steps_per_epoch)), model)
             batches = scaled.train.train_batches(recipe.batch_size, config.seed, part.first_step)
             tests = scaled.test.test_batches(test_batch)
             with as_input_errors(batches, tests):

@@ -3,11 +3,21 @@
 import keras
 import numpy as np
 import pytest
+from harness import array
 from keras import layers, ops
 
 from keras_preact import InputError
 from keras_preact.analysis import check_identity_path
-from keras_preact.layers import DropPath, IdentityShortcut, PreActivation, ResidualUnit, UnitStack
+from keras_preact.layers import (
+    ConvShortcut,
+    DropPath,
+    IdentityShortcut,
+    PreActivation,
+    PreNormEncoderBlock,
+    ResidualUnit,
+    Shortcut,
+    UnitStack,
+)
 from keras_preact.models import cifar_resnet, fold, imagenet_resnet
 
 
@@ -405,17 +415,11 @@ class LeakyUnit(ResidualUnit):
         return ops.relu(super().call(x))
 
 
-@keras.saving.register_keras_serializable(package="tests")
-class HalfShortcut(IdentityShortcut):
-    def call(self, x, residual):
-        return x / 2 + residual
-
-
-def test_a_subclass_of_this_packages_units_is_not_taken_at_its_word():
+@pytest.mark.parametrize("wrap", [lambda unit: unit, lambda unit: UnitStack(unit, 2)])
+def test_a_subclass_of_this_packages_units_is_not_taken_at_its_word(wrap):
     inputs = keras.Input((8, 8, 8))
-    for unit in (LeakyUnit(8), ResidualUnit(8, shortcut=HalfShortcut()), UnitStack(LeakyUnit(8), 2)):
-        report = check_identity_path(keras.Model(inputs, unit(inputs)))
-        assert "not known to leave x unchanged" in report.units[0].faults[0]
+    report = check_identity_path(keras.Model(inputs, wrap(LeakyUnit(8))(inputs)))
+    assert "not known to leave x unchanged" in report.units[0].faults[0]
 
 
 def test_what_else_both_ways_share_is_not_taken_for_x():
@@ -446,6 +450,149 @@ def test_a_model_with_a_call_of_its_own_is_refused():
     inputs = keras.Input((8, 8, 8))
     with pytest.raises(InputError, match="only functional Keras models"):
         check_identity_path(DoublesAfterwards(inputs, layers.Add()([inputs, basic(inputs)])))
+
+
+# ---- custom shortcuts are measured ------------------------------------------------------------------------------
+
+
+class Half(Shortcut):
+    """It declares nothing."""
+
+    def call(self, x, residual):
+        return x / 2 + residual
+
+
+class HalfShortcut(IdentityShortcut):
+    """It inherits a declaration that is wrong."""
+
+    def call(self, x, residual):
+        return x / 2 + residual
+
+
+class Clips(IdentityShortcut):
+    def call(self, x, residual):
+        return ops.clip(x, -6, 6) + residual
+
+
+class Damped(Shortcut):
+    """y = x + 0.1 F."""
+
+    keeps_identity = True
+
+    def call(self, x, residual):
+        return x + 0.1 * residual
+
+
+class Learned(Damped):
+    """y = ax + F, where a begins at 1."""
+
+    def build(self, x_shape, residual_shape):
+        self.factor = self.add_weight(shape=(), initializer="ones", name="factor")
+        super().build(x_shape, residual_shape)
+
+    def call(self, x, residual):
+        return ops.cast(self.factor, x.dtype) * x + residual
+
+
+class Drops(Damped):
+    """The identity at inference only. Its seed generator changes at each call."""
+
+    def build(self, x_shape, residual_shape):
+        self.dropout = layers.Dropout(0.5, seed=1, dtype=self.dtype_policy)
+        super().build(x_shape, residual_shape)
+
+    def call(self, x, residual):
+        return self.dropout(x) + residual
+
+
+class Normalizes(Damped):
+    """Batch norm in training, whose moving statistics change at each call."""
+
+    def build(self, x_shape, residual_shape):
+        self.norm = layers.BatchNormalization(epsilon=0)
+        self.norm.build(x_shape)
+        super().build(x_shape, residual_shape)
+
+    def call(self, x, residual):
+        return self.norm(x) + residual
+
+
+class Fails(Damped):
+    def call(self, x, residual):
+        if isinstance(x, keras.KerasTensor):
+            return x + residual
+        raise ArithmeticError
+
+
+class Reduces(Damped):
+    def call(self, x, residual):
+        if isinstance(x, keras.KerasTensor):
+            return x + residual
+        return ops.mean(x, axis=-1)
+
+
+CHANGES = "declares keeps_identity but changes x"
+
+
+@pytest.mark.parametrize("wrap", [lambda unit: unit, lambda unit: UnitStack(unit, 2, rolled=True)])
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        (Half, "Half is not known to leave x unchanged"),
+        (HalfShortcut, f"HalfShortcut {CHANGES}, by up to 0.5 × max |x|"),
+        (Clips, f"Clips {CHANGES}, by up to"),
+        (Damped, None),
+        (Learned, None),
+        (Drops, f"Drops {CHANGES} in training, by up to 1 × max |x|"),
+        (Normalizes, f"Normalizes {CHANGES} in training"),
+    ],
+)
+def test_a_custom_shortcut_that_declares_the_identity_is_measured(kind, fault, wrap):
+    inputs = keras.Input((None, None, 8))
+    model = keras.Model(inputs, wrap(ResidualUnit(8, shortcut=kind()))(inputs))
+    before = [array(variable) for layer in model.layers for variable in layer.variables]
+    (unit,) = check_identity_path(model).units
+    after = [array(variable) for layer in model.layers for variable in layer.variables]
+    assert all(map(np.array_equal, before, after))
+    assert unit.shortcut == ((kind.__name__,) if fault else ())
+    assert len(unit.faults) == bool(fault) and (not fault or fault in unit.faults[0])
+
+
+@pytest.mark.parametrize("kind", [Fails, Reduces])
+def test_a_custom_shortcut_that_cannot_be_measured_is_a_fault(kind):
+    inputs = keras.Input((None, 5, 8))
+    (unit,) = check_identity_path(keras.Model(inputs, ResidualUnit(8, shortcut=kind())(inputs))).units
+    expected = f"the shortcut {kind.__name__} declares keeps_identity but fails on x and F of shape (2, 8, 5, 8)"
+    assert unit.faults == (expected,)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_the_trained_weights_of_every_unit_are_measured(rolled):
+    inputs = keras.Input((8, 8, 8))
+    stack = UnitStack(ResidualUnit(8, shortcut=Learned()), 3, rolled=rolled)
+    model = keras.Model(inputs, stack(inputs))
+    assert check_identity_path(model).is_clear
+    factors = [variable for variable in stack.variables if variable.path.endswith("factor")]
+    factors[-1].assign([1.0, 1.0, 0.75] if rolled else 0.75)
+    assert f"Learned {CHANGES}, by up to 0.2 × max |x|" in str(check_identity_path(model))
+
+
+@pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])
+@pytest.mark.parametrize("kind", [Damped, HalfShortcut])
+def test_custom_shortcuts_of_other_dtypes_and_in_other_places_are_measured(kind, dtype):
+    inputs = keras.Input((8, 16))
+    block = PreNormEncoderBlock(2, shortcut=kind(), dtype=dtype)
+    assert check_identity_path(keras.Model(inputs, block(inputs))).is_clear == (kind is Damped)
+    sums = kind(dtype=dtype)(inputs, layers.Dense(16, dtype=dtype)(inputs))
+    assert check_identity_path(keras.Model(inputs, sums)).is_clear == (kind is Damped)
+
+
+def test_a_projection_on_its_own_may_change_the_shape():
+    inputs = keras.Input((8, 8, 8))
+    for strides in (1, 2):
+        branch = layers.Conv2D(8, 3, strides, padding="same")(inputs)
+        report = check_identity_path(keras.Model(inputs, ConvShortcut(strides=strides)(inputs, branch)))
+        assert report.is_clear == (strides == 2)
 
 
 # ---- sums of several terms, and layers that cannot be read -------------------------------------------------------

@@ -1,5 +1,6 @@
 """Units left out and swapped, and paths counted."""
 
+import keras
 import numpy as np
 import pytest
 from harness import disturb
@@ -105,6 +106,15 @@ def test_where_the_loss_has_no_gradient_no_path_has_a_share(dtype):
     model = network(8, dtype=dtype)
     model.get_layer("logits").kernel.assign(ops.zeros((64, 10)))
     assert [entry.share for entry in path_lengths(model, X, Y, samples=1)] == [0, 0, 0, 0]
+
+
+def test_paths_of_a_network_without_a_default_loss_need_one():
+    model = network(8)
+    model = keras.Model(model.input, ops.sigmoid(model.output))
+    with pytest.raises(InputError, match="pass the training loss as loss="):
+        path_lengths(model, X, Y, samples=1)
+    lengths = path_lengths(model, X, Y, samples=1, loss=lambda labels, outputs: ops.mean(outputs))
+    assert sum(entry.share for entry in lengths) == pytest.approx(1)
 
 
 def test_without_residuals_the_shortest_path_carries_everything():

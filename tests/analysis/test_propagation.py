@@ -18,7 +18,7 @@ from keras_preact.analysis import (
     unrolled_sum,
 )
 from keras_preact.analysis.differentiation import vjp
-from keras_preact.analysis.gradients import loss_gradient
+from keras_preact.analysis.gradients import _are_scaled_distributions, loss_gradient
 from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, imagenet_resnet, preact_resnet50, roll
 from keras_preact.training import RunConfig
@@ -111,6 +111,22 @@ def test_the_loss_of_a_log_softmax_is_that_of_its_logits():
     model = keras.Model(logits.input, keras.ops.log_softmax(logits.output))
     (one, *_), (other, *_) = (gradient_signal(each, X, Y) for each in (model, logits))
     assert one.norm == pytest.approx(other.norm, rel=1e-4)
+
+
+def test_a_scaled_softmax_has_no_default_loss():
+    logits = network()
+    ops, x = keras.ops, logits.output
+    for outputs, total in ((2 * ops.softmax(x), "2"), (ops.softmax(x) + 1, "11"), (ops.softmax(x) / 3, "0.333")):
+        model = keras.Model(logits.input, outputs)
+        with pytest.raises(InputError, match=rf"outputs that each sum to {total}, .* pass the training loss"):
+            gradient_signal(model, X, Y)
+        assert gradient_signal(model, X, Y, loss=lambda labels, y: keras.ops.mean(y**2))[-1].norm > 0
+
+
+@pytest.mark.parametrize("outputs", [np.ones((4, 3)), np.eye(3) * [[1], [2], [3]], -np.eye(3), np.ones((1, 3))])
+def test_other_outputs_with_equal_sums_may_be_logits(outputs):
+    """Those of a network that has not learned, of a ReLU, with negative values, or of one image."""
+    assert not _are_scaled_distributions(outputs)
 
 
 def test_a_sigmoid_has_no_default_loss():

@@ -30,6 +30,13 @@ def test_a_folder_of_class_folders(folder):
     assert images[:, 3, 4, 1].tolist() == [0, 1, 2, 100, 101, 102]
 
 
+def test_a_data_set_is_named_like_its_folder_however_the_path_is_written(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder.parent / "animals").symlink_to(folder)
+    named = {path: from_folder(path).name for path in (".", "train/..", folder, "../animals")}
+    assert named == {".": folder.name, "train/..": folder.name, folder: folder.name, "../animals": "animals"}
+
+
 def test_a_folder_can_be_copied_and_pickled(folder):
     data = from_folder(folder, image_size=16)
     images, _ = data.train.batch(np.arange(6))
@@ -46,6 +53,19 @@ def test_images_at_other_sizes_are_center_crops(folder):
     np.testing.assert_array_equal(test.at(16).batch(np.arange(4))[0], test.batch(np.arange(4))[0])
     with pytest.raises(InputError, match="a crop of 16 pixels does not fit a short side of 12"):
         test.at(16, short_side=12)
+
+
+def test_the_short_side_keeps_its_proportion_to_the_crop(folder):
+    Image.fromarray(np.arange(600, dtype="uint8").reshape(20, 30)).save(folder / "val" / "cats" / "0.png")
+    test = from_folder(folder, image_size=16).test.at(16, short_side=20)
+    (folder / "val" / "dogs" / "1.png").write_bytes(b"")
+    left, unreadable = test.readable()
+    assert (left.short_side, unreadable) == (20, ["val/dogs/1.png"])
+    for size, short_side in ((16, 20), (32, 40), (13, 16.25)):
+        assert test.at(size).short_side == left.at(size).short_side == short_side
+        images = left.at(size).batch(np.arange(1))[0]
+        assert images.shape == (1, size, size, 3)
+        np.testing.assert_array_equal(images, left.at(size, short_side=round(short_side)).batch(np.arange(1))[0])
 
 
 def test_images_of_one_size_are_averaged_down_like_arrays(tmp_path):

@@ -88,6 +88,11 @@ def test_another_length_keeps_the_proportions():
         short.with_steps(0)
 
 
+@pytest.mark.parametrize(("steps", "epochs"), [(1, 1), (5, 1), (6, 1), (7, 2), (12, 2), (13, 3)])
+def test_a_last_epoch_that_is_cut_short_counts_as_one(steps, epochs):
+    assert Recipe("test", steps=steps).epochs(steps_per_epoch=6) == epochs
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_survive_json(name):
     recipe = RECIPES[name]

@@ -243,10 +243,3 @@ def test_provenance_names_versions_commit_and_hardware_but_no_host_and_no_path()
     assert platform.node() not in text or len(platform.node()) < 4
     if about["commit"] is not None:
         assert len(about["commit"]["id"]) == 40
-
-
-def test_the_old_name_of_an_error_still_works_and_warns():
-    from keras_preact import training
-
-    with pytest.warns(DeprecationWarning, match="Taken is deprecated; use RunLocked"):
-        assert training.Taken is training.RunLocked
