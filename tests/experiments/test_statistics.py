@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.experiments.statistics import (
-    Difference,
-    binomial_deviation,
-    difference,
-    mean_and_deviation,
-    seeds_needed,
-)
+from keras_preact.experiments import Difference, difference
+from keras_preact.experiments.statistics import binomial_deviation, mean_and_deviation, seeds_needed
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 7), (12, 5)])
