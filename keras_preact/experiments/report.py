@@ -13,6 +13,7 @@ from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.statistics import (
     AGREES,
     DIFFERS,
+    MOST_SEEDS,
     UNDECIDED,
     Difference,
     binomial_deviation,
@@ -101,18 +102,21 @@ class Line:
         return "" if ours is None or published is None else ours.verdict(published)
 
     @property
-    def seeds_needed(self) -> int | None:
-        """Runs per row to detect the published difference with 80 % power; `None` if there is no such difference.
+    def seeds_needed(self) -> str:
+        """Runs per row to detect the published difference with 80 % power, as text; empty without such a difference.
 
         The standard deviation is that of our runs if there are three or more, else that of the test images alone.
         """
         apart, published = self.published_difference, self.row.published
         if not apart or math.isinf(apart) or published is None or published.value is None:
-            return None
+            return ""
         ended = [error for error in self.errors if math.isfinite(error)]
         tested = (_tested(self.runs[0]) if self.runs else 0) or 10_000
         deviation = statistics.stdev(ended) if len(ended) > 2 else binomial_deviation(published.value, tested)
-        return seeds_needed(apart, deviation) if deviation else None
+        if not deviation:
+            return ""
+        needed = seeds_needed(apart, deviation)
+        return f"more than {MOST_SEEDS:,}" if needed is None else f"{needed:,}"
 
     @property
     def diverged(self) -> str:

@@ -51,9 +51,12 @@ def test_a_line_says_mean_and_spread_and_the_difference_from_the_first_row():
 def test_seeds_needed_for_the_published_difference():
     """At a spread of 0.25 points, that of 10,000 images at 6.4 %; or at that of our own runs, where there are three."""
     first = line((), Published(6.61, "L"))
-    assert line((), Published(6.37, "L"), first).seeds_needed == 18
-    assert line((9.0, 10.0, 11.0), Published(6.37, "L"), first).seeds_needed == 274
-    assert line((), FAILS, first).seeds_needed is None is first.seeds_needed
+    assert line((), Published(6.37, "L"), first).seeds_needed == "18"
+    assert line((9.0, 10.0, 11.0), Published(6.37, "L"), first).seeds_needed == "274"
+    assert line((), FAILS, first).seeds_needed == "" == first.seeds_needed
+    assert line((), Published(6.60, "L"), first).seeds_needed == "9,678"
+    assert line((9.0, 10.0, 11.0), Published(6.60, "L"), first).seeds_needed == "more than 10,000"
+    assert line((9.0, 9.0, 9.0), Published(6.37, "L"), first).seeds_needed == ""  # runs without a spread
 
 
 def test_diverged_runs_are_counted_at_chance_and_hide_no_other():

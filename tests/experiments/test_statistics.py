@@ -80,6 +80,7 @@ def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not():
     runs = seeds_needed(0.3, deviation=0.2)
     assert power(runs) > 0.78 and power(runs - 1) < 0.81
     assert seeds_needed(-0.3, deviation=0.2) == runs
+    assert seeds_needed(0.01, deviation=0.3) is None  # 10,000 are not enough
     for apart, deviation in ((0.0, 0.2), (math.inf, 0.2), (0.3, 0.0)):
         with pytest.raises(InputError, match="no number of seeds detects"):
             seeds_needed(apart, deviation)
