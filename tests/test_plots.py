@@ -189,9 +189,14 @@ def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
     lines = {line.get_label(): np.array(line.get_ydata(), float) for line in beside.get_lines()}
     np.testing.assert_equal(lines["original"], [0.3, np.nan])  # none works at 218 layers
     assert len(lines["full pre-activation"]) == 0  # 0.3 was not tried, and may work
-    assert "original: 20 layers 0.3, 218 layers 0." in alt_text(figure)
+    assert alt_text(figure).endswith(
+        "original: 20 layers 0.3, 218 layers none; full pre-activation: 20 layers not all run, 218 layers not all run."
+    )
     image = first.get_images()[0].get_array()
     np.testing.assert_equal(np.asarray(image), [[55, 80], [79.9, 90], [56, 71]])
+    figure = screening_figure({"original": {(20, 0.1): 55.0, (218, 0.1): 90.0}}, 80.0, rates=(0.03, 0.1, 0.3))
+    assert alt_text(figure).endswith("that works: original: 20 layers not all run, 218 layers not all run.")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["0.03", "0.1", "0.3"]
 
 
 def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():

@@ -59,21 +59,6 @@ def _by_cell(store: Store, experiment: str, budget: str) -> Errors:
     return found
 
 
-def largest_working_rates(screening: Errors, order: str) -> dict[int, float]:
-    """Return the largest learning rate that works by depth, 0 if none does; depths without runs are left out.
-
-    Args:
-        screening: result of `screened`.
-        order: the placement.
-    """
-    largest = {}
-    for depth in DEPTHS:
-        errors = _errors_by_rate(screening, order, depth)
-        if errors:
-            largest[depth] = max((rate for rate, error in errors.items() if error < WORKS_BELOW), default=0.0)
-    return largest
-
-
 def best_rates(screening: Errors, order: str) -> dict[int, float]:
     """Return the learning rate with the lowest test error, for each depth at which all rates have been run.
 

@@ -16,7 +16,7 @@ from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
 from keras_preact.experiments.report import Line, lines, machine, markdown, title_of, verdict
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE
+from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
 from keras_preact.paper import in_words
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
@@ -238,7 +238,7 @@ def _screening(store: Store, results: Path) -> list[str]:
         f"per cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
     )
     head = "## Screening: which learning rates work at which depth?"
-    figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up)
+    figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
     return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening"), _tuning(runs)]
 
 

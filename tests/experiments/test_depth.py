@@ -1,4 +1,4 @@
-"""The depth study says what its runs say: working and best rates, gaps, and how far expectations hold."""
+"""The depth study says what its runs say: best rates, gaps, and how far expectations hold."""
 
 import json
 from pathlib import Path
@@ -27,14 +27,12 @@ def store(tmp_path, made_up_run):
     return make
 
 
-def test_the_largest_rate_that_works_and_the_best_one(store):
+def test_the_best_rate_is_known_where_all_rates_were_run(store):
     cells = {0.003: 75.0, 0.01: 60.0, 0.03: 65.0, 0.1: 85.0, 0.3: 90.0}
     errors = {f"original-218-{rate:g}": [error] for rate, error in cells.items()}
     errors |= {"original-434-0.1": [88.0], "full_preactivation-20-0.3": [79.9], "original-218-warmup": [50.0]}
     found = depth.screened(store("screening", errors))
-    assert depth.largest_working_rates(found, "original") == {218: 0.03, 434: 0.0}
-    assert depth.largest_working_rates(found, "full_preactivation") == {20: 0.3}
-    assert depth.best_rates(found, "original") == {218: 0.01}  # where all rates have been run
+    assert depth.best_rates(found, "original") == {218: 0.01}
     assert found["original, warm-up", 218, 0.1][0].error == 50.0
 
 
