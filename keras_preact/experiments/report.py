@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,12 +262,22 @@ def title_of(budget: Budget) -> str:
 
 def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
     """Return a table as Markdown, under its title."""
-    heads, body = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
-    rows = ["| " + " | ".join(row) + " |" for row in (heads, *body)]
-    rows.insert(1, "|---" * len(heads) + "|")
+    shown = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
     judged = any(math.isfinite(line.fails_above) for line in found)
     note = f" Fails: {experiment.failing}." if judged else ""
     note = note if budget.judges else " The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
-    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])
+    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", markdown_table(*shown)])
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, which ends with a line break.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]), end="")
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    first, *others = ("| " + " | ".join(row) + " |\n" for row in (heads, *rows))
+    return "".join([first, "|---" * len(heads) + "|\n", *others])
