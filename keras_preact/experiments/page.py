@@ -306,10 +306,10 @@ def _initialization(run: RunFolder, record: dict[str, Any], results: Path) -> st
         rows.append([entry["order"].replace("_", "-"), *norms, fit, bound])
     text = (
         "Gradient norm of the last feed-forward kernel before training, median over seeds, and the fitted exponent of "
-        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1."
+        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1. "
+        f"Measurements: {_link(run, results)}."
     )
-    head = f"## Transformers before training ({_link(run, results)})"
-    return "\n".join([head, "", text, "", markdown_table(heads, rows)])
+    return "\n".join(["## Transformers before training", "", text, "", markdown_table(heads, rows)])
 
 
 def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -77,6 +78,19 @@ def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
     run_of(made_up_run, tmp_path, "table1", "original", 0, 10.0)
     images, sequences = write_results(tmp_path).read_text().split("## Every run on images")[1].split("## Every run on")
     assert "warmup" in sequences and "warmup" not in images and "deep-original-0" in images
+
+
+def test_headings_have_no_links_and_all_links_lead_somewhere(tmp_path):
+    """A link in a heading becomes part of its anchor, and cannot be clicked in lists of contents."""
+    norms = {str(blocks): [1.0 / blocks] for blocks in (6, 12, 24)}
+    found = [{"order": "pre_norm", "norms": norms, "exponent": -1.0, "standard_error": 0.0}]
+    RunFolder.create(tmp_path / "profiles" / "untrained").update_record(kind="initialization", result=found)
+    page = write_results(tmp_path).read_text()
+    stored = (ROOT / "results/README.md").read_text(encoding="utf-8")
+    assert "## Transformers before training\n" in page and "](profiles/untrained/run.json)" in page
+    for folder, text in ((tmp_path, page), (ROOT / "results", stored)):
+        assert not re.search(r"^#.*\]\(", text, re.MULTILINE)
+        assert not [link for link in re.findall(r"\]\((?!http)([^)#]+)\)", text) if not (folder / link).exists()]
 
 
 def test_budgets_never_share_a_column(tmp_path, made_up_run):
