@@ -12,7 +12,7 @@ from typing import Any
 from keras_preact import paper
 from keras_preact.analysis import read_inspection
 from keras_preact.experiments import depth
-from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
+from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
 from keras_preact.experiments.report import Line, lines, machine, markdown, markdown_table, title_of, verdict
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
@@ -239,7 +239,8 @@ def _screening(store: Store, results: Path) -> list[str]:
     )
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
-    return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening"), _tuning(runs)]
+    shown = _drawn(figure, results, "screening")
+    return ["\n".join([head, "", text, ""]), shown, _tuning(runs), _rates_of_confirmation(depth.confirmed(store))]
 
 
 def _tuning(screening: depth.Errors) -> str:
@@ -259,11 +260,35 @@ def _tuning(screening: depth.Errors) -> str:
     share = depth.share_of_tuning(found)
     closes = f"From {depth.DEEP_FROM} layers on, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
     text = [
-        f"Test errors (%), and the lead of {second} in points (gap), at {PAPERS_RATE:g} and at each order's best rate.",
+        f"Test errors (%) after {get_recipe('demo').steps} steps, and the lead of {second} in points (gap), {at} and "
+        "at the rate with which each order has its lowest error after these steps.",
         *([closes] if share else []),
         "Most of these runs have one seed; the intervals are those of the depth study, at the top of this page.",
     ]
     return "\n".join([" ".join(text), "", markdown_table(heads, rows)])
+
+
+def _rates_of_confirmation(confirmation: depth.Errors) -> str:
+    """Return the errors of the confirmation by learning rate as Markdown, where more than one rate was run."""
+    cells = {
+        (at, order): {rate: confirmation[order, at, rate] for rate in RATES if (order, at, rate) in confirmation}
+        for at in DEPTHS
+        for order in ORDERS
+    }
+    several = {key: by_rate for key, by_rate in cells.items() if len(by_rate) > 1}
+    if not several:
+        return ""
+    rates = [rate for rate in RATES if any(rate in by_rate for by_rate in several.values())]
+    rows = []
+    for (at, order), by_rate in several.items():
+        means = {rate: (statistics.mean(depth.counted(runs)), len(runs)) for rate, runs in by_rate.items()}
+        errors = {rate: f"{mean:.1f} (n = {n})" for rate, (mean, n) in means.items()}
+        rows.append([str(at), in_words(order), *(errors.get(rate, "not run") for rate in rates)])
+    text = (
+        f"The best rate after {get_recipe('demo').steps} steps need not be the best later. Mean test errors (%) of the "
+        f"depth study, after {BUDGETS['deep'].recipes['cifar10'].steps:,} steps on all of CIFAR-10, by learning rate:"
+    )
+    return "\n".join([text, "", markdown_table(("layers", "order", *(f"{rate:g}" for rate in rates)), rows)])
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:

@@ -72,6 +72,18 @@ def test_what_tuning_does_is_a_table(tmp_path, made_up_run):
     assert "From 110 layers on, tuning closes 75 % of the gap at 0.1." in page
 
 
+def test_the_page_says_which_rates_are_best_after_the_steps_of_the_depth_study(tmp_path, made_up_run):
+    run_of(made_up_run, tmp_path, "screening", "original-218-0.1", 0, 85.0, "demo")
+    for rate, errors in ((0.03, (46.0, 47.0)), (0.1, (42.0, 43.0, 44.0))):
+        for seed, error in enumerate(errors):
+            run_of(made_up_run, tmp_path, "depth", f"original-110-{rate:g}", seed, error)
+    run_of(made_up_run, tmp_path, "depth", "full_preactivation-110-0.1", 0, 35.0)
+    page = write_results(tmp_path).read_text().split("## Screening: which")[1]
+    assert "after 124 steps need not be the best later" in page and "after 1,560 steps on all of CIFAR-10" in page
+    assert "| layers | order | 0.03 | 0.1 |" in page and "| 110 | original | 46.5 (n = 2) | 43.0 (n = 3) |" in page
+    assert "| 110 | full" not in page  # one rate
+
+
 def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
     folder = run_of(made_up_run, tmp_path, "warmup", "12-pre_norm-0.001-none", 0, 60.0, "cpu")
     RunFolder(folder).update_record(data={"task": "next_token", "baselines": {"the most frequent": 80.0}})
