@@ -65,7 +65,8 @@ _HEAD = """# Results
 _HOW_TO_READ = """## How to read the runs
 
 `runs/` has a folder for each table, and in it a folder for each run of `keras-preact train` or `reproduce`, without
-logs and (except for one small network) without weights:
+logs and (except for one small network) without weights. A run that belongs to several tables is in the folder of the
+first: the depth study's runs at 20 layers are in `resnet20`.
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
   hardware (of each part, if the run was stopped and resumed), time, result;

@@ -254,10 +254,15 @@ def _finished(folders: Sequence[Path]) -> Iterator[Run]:
 
 
 def table_of(config: RunConfig) -> str:
-    """Return the name of the first table that contains a run, or `"others"`; it names the folder in the results.
+    """Return the name of the first table of `EXPERIMENTS` that contains a run; it names the folder in the results.
+
+    A run of several tables is stored once: those of the depth study at 20 layers are in the folder of the table
+    `resnet20`. A run that is in no table has `"others"`.
 
     >>> table_of(RunConfig(options={"depth": 218, "bottleneck": False}, image_size=16))
     'screening'
+    >>> table_of(BUDGETS["deep"].config(EXPERIMENTS["depth"].rows[0], 0, "float32"))
+    'resnet20'
     """
     key = identity(config, with_seed=False)
     return next((name for name, rows in _rows_of_tables().items() if key in rows), "others")

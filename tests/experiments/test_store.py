@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store
-from keras_preact.experiments.store import folder_name, identity
+from keras_preact.experiments.store import folder_name, identity, table_of
 from keras_preact.layers import get_shortcut
 from keras_preact.layers.registry import shortcut_config
 from keras_preact.models.registry import ENTRIES
@@ -264,6 +265,11 @@ def test_a_store_builds_each_shortcut_once(tmp_path, monkeypatch):
     assert len(store.with_any_seed(config(options=options))) == 3 and len(built) == 1
     shortcut_config(options["shortcut"])["gate_bias"] = 5.0  # a copy
     assert shortcut_config(options["shortcut"])["gate_bias"] == -3.25
+
+
+def test_every_stored_run_is_in_the_folder_of_its_first_table():
+    for run in Store([Path(__file__).parents[2] / "results"]).runs:
+        assert run.folder.path.parent.name == table_of(run.config), run.folder.path
 
 
 def test_options_that_the_network_no_longer_takes_are_left_as_they_are():
