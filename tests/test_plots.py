@@ -153,7 +153,12 @@ def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the
     (interval,) = [ends for marker, ends, _ in points if marker == "None"]
     assert interval == pytest.approx((second.difference.low, second.difference.high))
     assert texts(axes) == ["published: fails →", "1 of 2 diverged →", "published: fails →"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second", "third", "fourth"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "first (run: ResNet-32)",
+        "second",
+        "third",
+        "fourth",
+    ]
     assert alt_text(figure).startswith("a table: 3 of 4 rows run; ") and "second +2.50 [" in alt_text(figure)
     assert len(figure.legends[0].get_texts()) == 3
     assert [text.get_text() for text in table_figure([first]).legends[0].get_texts()] == ["ours, one run"]

@@ -159,8 +159,8 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     from keras_preact.plots import table_curves_figure, table_figure
 
     title = f"{experiment.heading}, {title_of(budget)}"
-    curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
-    references = {line.row.title: (line.reference or line).row.title for line in found}
+    curves = {line.label: line.runs[0].folder.metrics() for line in found if line.runs}
+    references = {line.label: (line.reference or line).label for line in found}
     name = f"{experiment.name}-{budget.name}" + ("" if budget.profile == "paper" else f"-{budget.profile}")
     yield _drawn(table_figure(found, title), results, name)
     yield _drawn(table_curves_figure(curves, references, title), results, f"{name}-curves")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -68,6 +69,19 @@ class Line:
         """Whether the budget trains the paper's network, not a replacement."""
         depth = self.network.removeprefix("ResNet-").split(",")[0]
         return depth == self.row.network.removeprefix("depth-").removesuffix("-single")
+
+    @property
+    def label(self) -> str:
+        """The title of the row for figures, with the network that was run if its depth is not the paper's.
+
+        >>> row = Row("original-110", "original, 110", "110")
+        >>> Line(row, "ResNet-32", (13.0,)).label, Line(row, "ResNet-110", (6.6,)).label
+        ('original, 110 (run: ResNet-32)', 'original, 110')
+        """
+        papers, ours = (re.search(r"\d+", name) for name in (self.row.network, self.network))
+        is_replaced = papers is not None and ours is not None and papers[0] != ours[0]
+        is_said = not self.errors or self.network in self.row.title
+        return f"{self.row.title} (run: {self.network})" if is_replaced and not is_said else self.row.title
 
     @property
     def counted(self) -> tuple[float, ...]:
