@@ -66,7 +66,9 @@ class Line:
 
     @property
     def is_the_papers_network(self) -> bool:
-        """Whether the budget trains the paper's network, not a replacement."""
+        """Whether the budget trains the paper's network, not a replacement; true if the row names no depth."""
+        if not re.search(r"\d", self.row.network):
+            return True  # as "wide": there is no such network in the paper
         depth = self.network.removeprefix("ResNet-").split(",")[0]
         return depth == self.row.network.removeprefix("depth-").removesuffix("-single")
 

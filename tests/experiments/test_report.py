@@ -61,6 +61,12 @@ def test_a_label_says_what_was_run_where_its_depth_is_not_the_papers():
     assert line(()).label == "a row"  # not run
 
 
+def test_only_networks_with_a_depth_are_replaced():
+    for table, budget, expected in (("table1", "cpu", False), ("table1", "deep", True), ("fast", "fast", True)):
+        rows, chosen = EXPERIMENTS[table].rows, BUDGETS[budget]
+        assert {Line(row, chosen.network(row), ()).is_the_papers_network for row in rows} == {expected}
+
+
 def test_seeds_needed_for_the_published_difference():
     """At a spread of 0.25 points, that of 10,000 images at 6.4 %; or at that of our own runs, where there are three."""
     first = line((), Published(6.61, "L"))
