@@ -344,6 +344,16 @@ def test_a_transformer_by_name_is_described_and_inspected(here, capsys):
     assert "after the addition: LayerNormalization" in capsys.readouterr().out
 
 
+def test_reproduce_says_where_even_ten_thousand_seeds_are_too_few(here, capsys, monkeypatch):
+    monkeypatch.setattr("keras_preact.experiments.cost.seconds_of", lambda config: 60.0)
+    monkeypatch.setattr("keras_preact.experiments.report.MOST_SEEDS", 12)
+    monkeypatch.setattr("keras_preact.experiments.statistics.MOST_SEEDS", 12)
+    rows = ["--rows", "bn_after_addition-110", "full_preactivation-110"]
+    assert main(["reproduce", "table2", "--budget", "cpu", *rows, "--cost"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "missing" in line]
+    assert len(lines) == 2 and "more than" not in lines[0] and "more than 12" in lines[1]
+
+
 @pytest.mark.thorough
 def test_reproduce_says_what_the_missing_runs_would_cost(here, capsys, monkeypatch):
     monkeypatch.setattr("keras_preact.experiments.cost.seconds_of", lambda config: 90.0 * config.options["depth"])

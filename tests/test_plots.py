@@ -153,7 +153,12 @@ def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the
     (interval,) = [ends for marker, ends, _ in points if marker == "None"]
     assert interval == pytest.approx((second.difference.low, second.difference.high))
     assert texts(axes) == ["published: fails →", "1 of 2 diverged →", "published: fails →"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second", "third", "fourth"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "first (run: ResNet-32)",
+        "second",
+        "third",
+        "fourth",
+    ]
     assert alt_text(figure).startswith("a table: 3 of 4 rows run; ") and "second +2.50 [" in alt_text(figure)
     assert len(figure.legends[0].get_texts()) == 3
     assert [text.get_text() for text in table_figure([first]).legends[0].get_texts()] == ["ours, one run"]
@@ -189,9 +194,14 @@ def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
     lines = {line.get_label(): np.array(line.get_ydata(), float) for line in beside.get_lines()}
     np.testing.assert_equal(lines["original"], [0.3, np.nan])  # none works at 218 layers
     assert len(lines["full pre-activation"]) == 0  # 0.3 was not tried, and may work
-    assert "original: 20 layers 0.3, 218 layers 0." in alt_text(figure)
+    assert alt_text(figure).endswith(
+        "original: 20 layers 0.3, 218 layers none; full pre-activation: 20 layers not all run, 218 layers not all run."
+    )
     image = first.get_images()[0].get_array()
     np.testing.assert_equal(np.asarray(image), [[55, 80], [79.9, 90], [56, 71]])
+    figure = screening_figure({"original": {(20, 0.1): 55.0, (218, 0.1): 90.0}}, 80.0, rates=(0.03, 0.1, 0.3))
+    assert alt_text(figure).endswith("that works: original: 20 layers not all run, 218 layers not all run.")
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["0.03", "0.1", "0.3"]
 
 
 def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():

@@ -50,7 +50,8 @@ def run(options: argparse.Namespace) -> None:
     if options.list or options.cost:
         store = Store([options.out, options.results])
         found = [line for experiment in experiments for line in lines(experiment, budget, store)]
-        _list(options, jobs, {line.row.name: line.seeds_needed for line in found} if budget.judges else {})
+        judged = found if options.cost and budget.judges else []
+        _list(options, jobs, {line.row.name: line.seeds_needed for line in judged})
         return
     _run(options, [job for _, job in jobs])
     store = Store([options.out, options.results])
@@ -107,7 +108,7 @@ def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) 
     return list(found.values())
 
 
-def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[str, int | None]) -> None:
+def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[str, str]) -> None:
     """Print the state of each run; with `--cost` also the time of unfinished ones and the seeds needed."""
     rows = [[name, job.row.name, str(job.config.seed), job.state] for name, job in jobs]
     heads = ["table", "row", "seed", ""]
@@ -116,7 +117,7 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
         rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
         heads.append("time here")
         if any(seeds.values()):
-            rows = [[*row, str(seeds.get(row[1]) or "")] for row in rows]
+            rows = [[*row, seeds.get(row[1], "")] for row in rows]
             heads.append("seeds needed")
     console.print(table(heads, rows))
     missing = sum(job.run is None for _, job in jobs)

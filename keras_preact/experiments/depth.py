@@ -59,21 +59,6 @@ def _by_cell(store: Store, experiment: str, budget: str) -> Errors:
     return found
 
 
-def largest_working_rates(screening: Errors, order: str) -> dict[int, float]:
-    """Return the largest learning rate that works by depth, 0 if none does; depths without runs are left out.
-
-    Args:
-        screening: result of `screened`.
-        order: the placement.
-    """
-    largest = {}
-    for depth in DEPTHS:
-        errors = _errors_by_rate(screening, order, depth)
-        if errors:
-            largest[depth] = max((rate for rate, error in errors.items() if error < WORKS_BELOW), default=0.0)
-    return largest
-
-
 def best_rates(screening: Errors, order: str) -> dict[int, float]:
     """Return the learning rate with the lowest test error, for each depth at which all rates have been run.
 
@@ -225,18 +210,21 @@ def findings(store: Store) -> list[Finding]:
     Example: without any run.
 
     >>> [finding.verdict for finding in findings(Store([]))]
-    ['undecided', 'undecided', 'undecided', 'undecided', 'undecided']
+    ['undecided', 'undecided', 'undecided', 'undecided', 'undecided', 'undecided', 'undecided']
     """
     screening, confirmation = screened(store), confirmed(store)
     at_papers_rate = gaps(confirmation, tuned=False)
+    falls, stays = (
+        "the best rate of the original falls with depth",
+        "the best rate of full pre-activation does not fall with depth",
+    )
     judged: list[tuple[str, Callable[[], tuple[str, str]]]] = [
         ("at 20 and 56 layers the order makes no difference", lambda: _no_gap(at_papers_rate)),
         ("at the paper's rate the gap grows with depth from 110 layers on", lambda: _growing(at_papers_rate)),
-        ("the best rate of the original falls with depth", lambda: _falls(best_rates(screening, "original"), True)),
-        (
-            "the best rate of full pre-activation does not fall with depth",
-            lambda: _falls(best_rates(screening, "full_preactivation"), False),
-        ),
+        (falls, lambda: _falls_in_screening(screening, "original", True)),
+        (falls, lambda: _falls_in_confirmation(confirmation, "original", True)),
+        (stays, lambda: _falls_in_screening(screening, "full_preactivation", False)),
+        (stays, lambda: _falls_in_confirmation(confirmation, "full_preactivation", False)),
         ("the gap is smaller when both orders are tuned", lambda: _smaller(confirmation)),
     ]
     return [Finding(expected, *judge()) for expected, judge in judged]
@@ -261,13 +249,26 @@ def _growing(found: Mapping[int, Difference]) -> tuple[str, str]:
     return _as_text(deep), AGREES if grows else UNDECIDED
 
 
-def _falls(best: Mapping[int, float], expected: bool) -> tuple[str, str]:
+def _falls_in_screening(screening: Errors, order: str, expected: bool) -> tuple[str, str]:
+    setting = f"screening, {BUDGETS['demo'].recipes['bundled'].steps:,} steps, one seed"
+    return _falls(best_rates(screening, order), expected, setting)
+
+
+def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> tuple[str, str]:
+    """Judge the depths for which several rates were confirmed."""
+    depths = [depth for depth in DEPTHS if len(confirmed_rates(order, depth)) > 1]
+    best = {depth: rate for depth in depths if (rate := confirmed_best(confirmation, order, depth)) is not None}
+    setting = f"depth study, {BUDGETS['deep'].recipes['cifar10'].steps:,} steps"
+    return _falls(best, expected, setting)
+
+
+def _falls(best: Mapping[int, float], expected: bool, setting: str) -> tuple[str, str]:
     text = "; ".join(f"{depth} layers {rate:g}" for depth, rate in best.items())
-    rates = list(best.values())
+    found, rates = f"{text} ({setting})" if text else "not run", list(best.values())
     if len(rates) < 2:
-        return text or "not run", UNDECIDED
+        return found, UNDECIDED
     falls = rates[-1] < rates[0] and rates == sorted(rates, reverse=True)
-    return f"{text} (one seed)", AGREES if falls == expected else DIFFERS
+    return found, AGREES if falls == expected else DIFFERS
 
 
 def _smaller(confirmation: Errors) -> tuple[str, str]:

@@ -12,11 +12,11 @@ from typing import Any
 from keras_preact import paper
 from keras_preact.analysis import read_inspection
 from keras_preact.experiments import depth
-from keras_preact.experiments.grid import BUDGETS, Budget, Experiment
-from keras_preact.experiments.report import Line, lines, machine, markdown, title_of, verdict
+from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
+from keras_preact.experiments.report import Line, lines, machine, markdown, markdown_table, title_of, verdict
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
-from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE
+from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
 from keras_preact.paper import in_words
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
@@ -65,7 +65,8 @@ _HEAD = """# Results
 _HOW_TO_READ = """## How to read the runs
 
 `runs/` has a folder for each table, and in it a folder for each run of `keras-preact train` or `reproduce`, without
-logs and (except for one small network) without weights:
+logs and (except for one small network) without weights. A run that belongs to several tables is in the folder of the
+first: the depth study's runs at 20 layers are in `resnet20`.
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
   hardware (of each part, if the run was stopped and resumed), time, result;
@@ -121,13 +122,13 @@ def _depth(store: Store, results: Path) -> list[str]:
     if not runs:
         return []
     at = depth.by_depth_and_choice(runs)
-    table = ["| expected before the runs | measured | verdict |", "|---|---|---|"]
-    table += [f"| {each.expected} | {each.found} | {each.verdict} |" for each in depth.findings(store)]
+    rows = [[each.expected, each.found, each.verdict] for each in depth.findings(store)]
+    table = markdown_table(("expected before the runs", "measured", "verdict"), rows)
     about = (
         "Differences are test errors of the original order minus those of full pre-activation, in points, with Welch's "
         f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point.'
     )
-    return [_drawn(depth_figure(at), results, "depth"), "\n".join([*table, "", about, ""])]
+    return [_drawn(depth_figure(at), results, "depth"), "\n".join([table, about, ""])]
 
 
 def _totals(store: Store) -> str:
@@ -158,8 +159,8 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     from keras_preact.plots import table_curves_figure, table_figure
 
     title = f"{experiment.heading}, {title_of(budget)}"
-    curves = {line.row.title: line.runs[0].folder.metrics() for line in found if line.runs}
-    references = {line.row.title: (line.reference or line).row.title for line in found}
+    curves = {line.label: line.runs[0].folder.metrics() for line in found if line.runs}
+    references = {line.label: (line.reference or line).label for line in found}
     name = f"{experiment.name}-{budget.name}" + ("" if budget.profile == "paper" else f"-{budget.profile}")
     yield _drawn(table_figure(found, title), results, name)
     yield _drawn(table_curves_figure(curves, references, title), results, f"{name}-curves")
@@ -238,8 +239,9 @@ def _screening(store: Store, results: Path) -> list[str]:
         f"per cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
     )
     head = "## Screening: which learning rates work at which depth?"
-    figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up)
-    return ["\n".join([head, "", text, ""]), _drawn(figure, results, "screening"), _tuning(runs)]
+    figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
+    shown = _drawn(figure, results, "screening")
+    return ["\n".join([head, "", text, ""]), shown, _tuning(runs), _rates_of_confirmation(depth.confirmed(store))]
 
 
 def _tuning(screening: depth.Errors) -> str:
@@ -250,20 +252,44 @@ def _tuning(screening: depth.Errors) -> str:
     first, second = (in_words(order) for order in ORDERS)
     at = f"at {PAPERS_RATE:g}"
     heads = ["layers", f"{first} {at}", f"{second} {at}", "gap", f"{first}, best", f"{second}, best", "gap of the best"]
-    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    rows = []
     for tuned in found:
         papers = [f"{tuned.papers[order]:.1f}" for order in ORDERS]
         best = [f"{tuned.best[order]:.1f} (rate {tuned.rates[order]:g})" for order in ORDERS]
         gaps = [f"{gap:+.1f}" for gap in tuned.gaps]
-        rows.append("| " + " | ".join([str(tuned.depth), *papers, gaps[0], *best, gaps[1]]) + " |")
+        rows.append([str(tuned.depth), *papers, gaps[0], *best, gaps[1]])
     share = depth.share_of_tuning(found)
     closes = f"From {depth.DEEP_FROM} layers on, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
     text = [
-        f"Test errors (%), and the lead of {second} in points (gap), at {PAPERS_RATE:g} and at each order's best rate.",
+        f"Test errors (%) after {get_recipe('demo').steps} steps, and the lead of {second} in points (gap), {at} and "
+        "at the rate with which each order has its lowest error after these steps.",
         *([closes] if share else []),
         "Most of these runs have one seed; the intervals are those of the depth study, at the top of this page.",
     ]
-    return "\n".join([" ".join(text), "", *rows, ""])
+    return "\n".join([" ".join(text), "", markdown_table(heads, rows)])
+
+
+def _rates_of_confirmation(confirmation: depth.Errors) -> str:
+    """Return the errors of the confirmation by learning rate as Markdown, where more than one rate was run."""
+    cells = {
+        (at, order): {rate: confirmation[order, at, rate] for rate in RATES if (order, at, rate) in confirmation}
+        for at in DEPTHS
+        for order in ORDERS
+    }
+    several = {key: by_rate for key, by_rate in cells.items() if len(by_rate) > 1}
+    if not several:
+        return ""
+    rates = [rate for rate in RATES if any(rate in by_rate for by_rate in several.values())]
+    rows = []
+    for (at, order), by_rate in several.items():
+        means = {rate: (statistics.mean(depth.counted(runs)), len(runs)) for rate, runs in by_rate.items()}
+        errors = {rate: f"{mean:.1f} (n = {n})" for rate, (mean, n) in means.items()}
+        rows.append([str(at), in_words(order), *(errors.get(rate, "not run") for rate in rates)])
+    text = (
+        f"The best rate after {get_recipe('demo').steps} steps need not be the best later. Mean test errors (%) of the "
+        f"depth study, after {BUDGETS['deep'].recipes['cifar10'].steps:,} steps on all of CIFAR-10, by learning rate:"
+    )
+    return "\n".join([text, "", markdown_table(("layers", "order", *(f"{rate:g}" for rate in rates)), rows)])
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:
@@ -298,18 +324,18 @@ def _initialization(run: RunFolder, record: dict[str, Any], results: Path) -> st
     found = record["result"]
     depths = list(found[0]["norms"])
     heads = ["order", *(f"{depth} blocks" for depth in depths), "exponent of depth", "bound"]
-    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    rows = []
     for entry in found:
         norms = [f"{statistics.median(entry['norms'][depth]):.3g}" for depth in depths]
         fit = f"{entry['exponent']:.2f} ± {entry['standard_error']:.2f}"
         bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
-        rows.append("| " + " | ".join([entry["order"].replace("_", "-"), *norms, fit, bound]) + " |")
+        rows.append([entry["order"].replace("_", "-"), *norms, fit, bound])
     text = (
         "Gradient norm of the last feed-forward kernel before training, median over seeds, and the fitted exponent of "
-        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1."
+        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1. "
+        f"Measurements: {_link(run, results)}."
     )
-    head = f"## Transformers before training ({_link(run, results)})"
-    return "\n".join([head, "", text, "", *rows, ""])
+    return "\n".join(["## Transformers before training", "", text, "", markdown_table(heads, rows)])
 
 
 def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
@@ -321,14 +347,15 @@ def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
     found = {run.path.name: read_inspection(run.path) for run in runs}
     # Older inspections have no entry: they used float32.
     precisions = [run.record()["config"].get("precision", "float32") for run in runs]
-    rows = ["| " + " | ".join(PROFILE_COLUMNS) + " |", "|---" * len(PROFILE_COLUMNS) + "|"]
+    rows = []
     for run, entry, precision in zip(runs, found.values(), precisions, strict=True):
         x = entry.forward[0].x.variance, entry.forward[-1].x.variance
         numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
         numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
         what = [_link(run, results), f"{entry.model}, {precision}", entry.state, entry.images]
-        rows.append("| " + " | ".join([*what, *numbers]) + " |")
-    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", *rows, ""])]
+        rows.append([*what, *numbers])
+    table = markdown_table(PROFILE_COLUMNS, rows)
+    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", table])]
     for count in sorted({len(entry.forward) for entry in found.values()}):
         same = {
             f"{in_words(entry.model)}, {entry.state}": (entry.forward, entry.gradient)
@@ -367,10 +394,10 @@ def _rules_tables(store: Store) -> list[str]:
             best = min(rules.values())
             comparison = f"The network {'beats' if run.error < best else 'does not beat'} the best simple rule."
             unit = run.folder.unit()
-            rows = [f"| {rule} | {error:.2f} {unit} |" for rule, error in rules.items()]
+            errors = {"the network": run.error, **rules}
+            rows = [[name, f"{error:.2f} {unit}"] for name, error in errors.items()]
             head = f"## {run.folder.path.name}, and simple rules"
-            table = ["| | test error |", "|---|---|", f"| the network | {run.error:.2f} {unit} |", *rows]
-            tables.append("\n".join([head, "", comparison, "", *table, ""]))
+            tables.append("\n".join([head, "", comparison, "", markdown_table(("", "test error"), rows)]))
     return tables
 
 
@@ -383,24 +410,21 @@ def _every_run(store: Store, results: Path) -> Iterator[str]:
     on_images = [run for run in store.runs if run not in on_sequences]
     for title, runs in (("Every run on images", on_images), ("Every run on sequences", on_sequences)):
         if runs:
-            rows = [
-                f"## {title}",
-                "",
-                "| run | network | data | recipe | test error | minutes | hardware |",
-                "|---" * 7 + "|",
-            ]
-            yield "\n".join([*rows, *(_row(run, results) for run in runs), ""])
+            yield "\n".join([f"## {title}", "", markdown_table(RUN_COLUMNS, [_row(run, results) for run in runs])])
 
 
-def _row(run: Run, results: Path) -> str:
+RUN_COLUMNS = ("run", "network", "data", "recipe", "test error", "minutes", "hardware")
+
+
+def _row(run: Run, results: Path) -> list[str]:
+    """Return the cells of a run, in the order of `RUN_COLUMNS`."""
     record, config = run.record, run.config
     diverged = record.get("diverged")
     error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {run.folder.unit()}"
     data = config.dataset + (f", {config.image_size} pixels" if config.image_size else "")
     data += f" ({', '.join(config.only)})" if config.only else ""
-    cells = [_link(run.folder, results), record["model"]["name"], data, f"{config.recipe.name}, "
-             f"{config.recipe.steps:,} steps", error, f"{record['seconds'] / 60:.0f}", machine(run)]  # fmt: skip
-    return "| " + " | ".join(cells) + " |"
+    steps, minutes = f"{config.recipe.name}, {config.recipe.steps:,} steps", f"{record['seconds'] / 60:.0f}"
+    return [_link(run.folder, results), record["model"]["name"], data, steps, error, minutes, machine(run)]
 
 
 def _link(run: RunFolder, results: Path) -> str:

@@ -110,7 +110,19 @@ def direct_shares(gradient: Sequence[GradientSignal]) -> list[float]:
 
 
 def read_propagation(folder: Path) -> list[dict[str, Any]]:
-    """Return the measurements of a run, in order of time; an empty list if there are none."""
+    """Return the measurements that `PropagationProbe` wrote, in order of time; an empty list if there are none.
+
+    Args:
+        folder: run folder.
+
+    Example: `step` is the number of steps before the measurement.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, PROPAGATION).write_text('[{"step": 0, "variance": [1.0, 2.0]}]', encoding="utf-8")
+    ...     read_propagation(Path(folder))
+    [{'step': 0, 'variance': [1.0, 2.0]}]
+    """
     path = folder / PROPAGATION
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.statistics import (
     AGREES,
     DIFFERS,
+    MOST_SEEDS,
     UNDECIDED,
     Difference,
     binomial_deviation,
@@ -64,9 +66,24 @@ class Line:
 
     @property
     def is_the_papers_network(self) -> bool:
-        """Whether the budget trains the paper's network, not a replacement."""
+        """Whether the budget trains the paper's network, not a replacement; true if the row names no depth."""
+        if not re.search(r"\d", self.row.network):
+            return True  # as "wide": there is no such network in the paper
         depth = self.network.removeprefix("ResNet-").split(",")[0]
         return depth == self.row.network.removeprefix("depth-").removesuffix("-single")
+
+    @property
+    def label(self) -> str:
+        """The title of the row for figures, with the network that was run if its depth is not the paper's.
+
+        >>> row = Row("original-110", "original, 110", "110")
+        >>> Line(row, "ResNet-32", (13.0,)).label, Line(row, "ResNet-110", (6.6,)).label
+        ('original, 110 (run: ResNet-32)', 'original, 110')
+        """
+        papers, ours = (re.search(r"\d+", name) for name in (self.row.network, self.network))
+        is_replaced = papers is not None and ours is not None and papers[0] != ours[0]
+        is_said = not self.errors or self.network in self.row.title
+        return f"{self.row.title} (run: {self.network})" if is_replaced and not is_said else self.row.title
 
     @property
     def counted(self) -> tuple[float, ...]:
@@ -101,18 +118,21 @@ class Line:
         return "" if ours is None or published is None else ours.verdict(published)
 
     @property
-    def seeds_needed(self) -> int | None:
-        """Runs per row to detect the published difference with 80 % power; `None` if there is no such difference.
+    def seeds_needed(self) -> str:
+        """Runs per row to detect the published difference with 80 % power, as text; empty without such a difference.
 
         The standard deviation is that of our runs if there are three or more, else that of the test images alone.
         """
         apart, published = self.published_difference, self.row.published
         if not apart or math.isinf(apart) or published is None or published.value is None:
-            return None
+            return ""
         ended = [error for error in self.errors if math.isfinite(error)]
         tested = (_tested(self.runs[0]) if self.runs else 0) or 10_000
         deviation = statistics.stdev(ended) if len(ended) > 2 else binomial_deviation(published.value, tested)
-        return seeds_needed(apart, deviation) if deviation else None
+        if not deviation:
+            return ""
+        needed = seeds_needed(apart, deviation)
+        return f"more than {MOST_SEEDS:,}" if needed is None else f"{needed:,}"
 
     @property
     def diverged(self) -> str:
@@ -258,12 +278,22 @@ def title_of(budget: Budget) -> str:
 
 def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
     """Return a table as Markdown, under its title."""
-    heads, body = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
-    rows = ["| " + " | ".join(row) + " |" for row in (heads, *body)]
-    rows.insert(1, "|---" * len(heads) + "|")
+    shown = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
     judged = any(math.isfinite(line.fails_above) for line in found)
     note = f" Fails: {experiment.failing}." if judged else ""
     note = note if budget.judges else " The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
-    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", *rows, ""])
+    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", markdown_table(*shown)])
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table, which ends with a line break.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]), end="")
+    | a | b |
+    |---|---|
+    | 1 | 2 |
+    """
+    first, *others = ("| " + " | ".join(row) + " |\n" for row in (heads, *rows))
+    return "".join([first, "|---" * len(heads) + "|\n", *others])

@@ -16,6 +16,8 @@ from keras_preact.errors import InputError
 AGREES, DIFFERS, UNDECIDED = "agrees", "differs", "undecided"
 LEVEL = 0.95
 """Confidence level of the intervals."""
+MOST_SEEDS = 10_000
+"""`seeds_needed` tries no larger number of runs."""
 
 
 def binomial_deviation(error: float, examples: int) -> float:
@@ -109,13 +111,16 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     return Difference(mean, mean - margin, mean + margin)
 
 
-def seeds_needed(apart: float, deviation: float, power: float = 0.8) -> int:
-    """Return how many runs of each of two networks a t-test at 5 % needs to detect a difference; at most 10,000.
+def seeds_needed(apart: float, deviation: float, power: float = 0.8) -> int | None:
+    """Return how many runs of each of two networks a t-test at 5 % needs to detect a difference.
 
     Args:
         apart: the true difference of the means, in points; not 0.
         deviation: standard deviation of the runs of one network, in points.
         power: probability that the interval excludes 0. Default 0.8.
+
+    Returns:
+        The smallest sufficient number, from 2 on; `None` if even 10,000 runs are too few.
 
     Raises:
         InputError: the difference or the deviation is 0, or the difference is not finite.
@@ -127,8 +132,8 @@ def seeds_needed(apart: float, deviation: float, power: float = 0.8) -> int:
         raise InputError(f"no number of seeds detects a difference of {apart} at a standard deviation of {deviation}")
     from scipy.stats import nct, t
 
-    for runs in range(2, 10_000):
+    for runs in range(2, MOST_SEEDS + 1):
         freedom, shift = 2 * runs - 2, abs(apart) / (deviation * math.sqrt(2 / runs))
         if nct.sf(t.ppf((1 + LEVEL) / 2, freedom), freedom, shift) >= power:
             return runs
-    return 10_000
+    return None

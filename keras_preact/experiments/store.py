@@ -226,16 +226,17 @@ class Store:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.runs = sorted(_finished(folders), key=lambda run: run.folder.path.name)
-        self._by_identity: dict[str, Run] = {}
+        self._by_identity: dict[tuple[str, int], Run] = {}
         self._by_network: dict[str, dict[int, Run]] = {}
         for run in self.runs:
             config = run.config
-            self._by_identity.setdefault(identity(config), run)
-            self._by_network.setdefault(identity(config, with_seed=False), {})[config.seed] = run
+            key = identity(config, with_seed=False)
+            self._by_identity.setdefault((key, config.seed), run)
+            self._by_network.setdefault(key, {})[config.seed] = run
 
     def find(self, config: RunConfig) -> Run | None:
         """Return the finished run of a configuration; `None` if there is none."""
-        return self._by_identity.get(identity(config))
+        return self._by_identity.get((identity(config, with_seed=False), config.seed))
 
     def with_any_seed(self, config: RunConfig) -> list[Run]:
         """Return the finished runs of a configuration, one per seed, in order of the seed."""
@@ -253,10 +254,15 @@ def _finished(folders: Sequence[Path]) -> Iterator[Run]:
 
 
 def table_of(config: RunConfig) -> str:
-    """Return the name of the first table that contains a run, or `"others"`; it names the folder in the results.
+    """Return the name of the first table of `EXPERIMENTS` that contains a run; it names the folder in the results.
+
+    A run of several tables is stored once: those of the depth study at 20 layers are in the folder of the table
+    `resnet20`. A run that is in no table has `"others"`.
 
     >>> table_of(RunConfig(options={"depth": 218, "bottleneck": False}, image_size=16))
     'screening'
+    >>> table_of(BUDGETS["deep"].config(EXPERIMENTS["depth"].rows[0], 0, "float32"))
+    'resnet20'
     """
     key = identity(config, with_seed=False)
     return next((name for name, rows in _rows_of_tables().items() if key in rows), "others")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from typing import Any
 
@@ -78,6 +79,16 @@ def shortcut_config(shortcut: str | Shortcut | dict[str, Any]) -> dict[str, Any]
     >>> shortcut_config("exclusive_gating(gate_bias=-7)")
     {'name': 'exclusive_gating', 'gate_bias': -7.0}
     """
+    return {**(_config_of_text(shortcut) if isinstance(shortcut, str) else _config_of(shortcut))}
+
+
+@functools.lru_cache(1024)
+def _config_of_text(shortcut: str) -> dict[str, Any]:
+    """Return the result of `_config_of`, which builds a layer; many runs have the same text."""
+    return _config_of(shortcut)
+
+
+def _config_of(shortcut: str | Shortcut | dict[str, Any]) -> dict[str, Any]:
     layer = get_shortcut(shortcut, name="shortcut")  # named, so that Keras's counter of automatic names does not change
     config = layer.get_config()
     name = next((name for name, kind in SHORTCUTS.items() if kind is type(layer)), type(layer).__name__)

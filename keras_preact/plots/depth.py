@@ -58,15 +58,18 @@ def screening_figure(
     errors: Mapping[str, Mapping[tuple[int, float], float]],
     works_below: float,
     warmed_up: Mapping[int, float] | None = None,
+    rates: Sequence[float] = (),
 ) -> Figure:
     """Return a map of test errors for each order, and next to them the largest learning rate that works by depth.
 
-    Rows are learning rates, columns are depths; a cross marks failures.
+    Rows are learning rates, columns are depths; a cross marks failures. Where a rate that was not run may be the
+    largest, none is shown.
 
     Args:
         errors: test errors (%) by order, depth and learning rate.
         works_below: a learning rate fails from this error (%) on.
         warmed_up: test errors (%) of the first order with the paper's warm-up, by depth.
+        rates: all learning rates of the screening, including those that were not run. Default: those in `errors`.
 
     Example:
 
@@ -75,19 +78,17 @@ def screening_figure(
     ['55', '86 ✕']
     """
     depths = sorted({depth for cells in errors.values() for depth, _ in cells})
-    rates = sorted({rate for cells in errors.values() for _, rate in cells})
+    rates = sorted(rates or {rate for cells in errors.values() for _, rate in cells})
     largest = {
         order: {
-            depth: max((rate for rate in rates if cells[depth, rate] < works_below), default=0.0)
+            depth: _largest_working_rate({rate: cells.get((depth, rate)) for rate in rates}, works_below)
             for depth in depths
-            if all((depth, rate) in cells for rate in rates)  # an untested rate may work
         }
         for order, cells in errors.items()
     }
     works = [
-        f"{in_words(order)}: " + ", ".join(f"{depth} layers {rate:g}" for depth, rate in found.items())
+        f"{in_words(order)}: " + ", ".join(f"{depth} layers {_rate_in_words(rate)}" for depth, rate in found.items())
         for order, found in largest.items()
-        if found
     ]
     alt = f"Test error by depth and learning rate. The largest learning rate that works: {'; '.join(works)}."
     figure = new_figure(alt, 2.9 * len(errors) + 3.6, 3.4)
@@ -101,8 +102,8 @@ def screening_figure(
         axes.set_yticks(range(len(labels)), labels if number == 0 else [])
         axes.set_xlabel("depth (layers)")
         style = look(number)
-        found = largest[order]
-        summary.plot(list(found), [rate or math.nan for rate in found.values()], label=in_words(order), **style)
+        found = {depth: rate or math.nan for depth, rate in largest[order].items() if rate is not None}
+        summary.plot(list(found), list(found.values()), label=in_words(order), **style)
     panels[0].set_ylabel("learning rate")
     figure.colorbar(image, ax=panels, label="test error (%)")
     summary.set_yscale("log")
@@ -112,6 +113,23 @@ def screening_figure(
     _depth_axis(summary, set(depths))
     summary.legend(frameon=False, fontsize=8)
     return figure
+
+
+def _largest_working_rate(errors: Mapping[float, float | None], works_below: float) -> float | None:
+    """Return the largest learning rate that works, 0 if none does; `None` if a rate that was not run may be larger.
+
+    >>> _largest_working_rate({0.1: 60.0, 0.3: 90.0}, 80.0), _largest_working_rate({0.1: 60.0, 0.3: None}, 80.0)
+    (0.1, None)
+    """
+    for rate in sorted(errors, reverse=True):
+        error = errors[rate]
+        if error is None or error < works_below:
+            return None if error is None else rate
+    return 0.0
+
+
+def _rate_in_words(rate: float | None) -> str:
+    return "not all run" if rate is None else f"{rate:g}" if rate else "none"
 
 
 def _draw_map(axes: Any, rows: Sequence[Mapping[int, float]], depths: Sequence[int], works_below: float) -> Any:

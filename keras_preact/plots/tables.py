@@ -18,7 +18,7 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
     """Return a reproduced table as differences from each row's reference row: ours and published.
 
     Dots are runs, bars are 95 % intervals of the difference. An arrow at the right edge is a failure: a published
-    one, or our runs that diverged.
+    one, or our runs that diverged. The name of a row includes the network that was run if its depth is not the paper's.
 
     Args:
         lines: result of `keras_preact.experiments.lines`.
@@ -40,7 +40,7 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
     axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, one run")
     if any(line.difference is not None and line.difference.is_known for line in lines):
         axes.plot([], [], color=COLOURS[0], linewidth=3, label="ours, 95 % interval of the difference")
-    axes.set_yticks(range(len(lines)), [textwrap.fill(line.row.title, 60) for line in lines])
+    axes.set_yticks(range(len(lines)), [textwrap.fill(line.label, 60) for line in lines])
     axes.set_ylim(len(lines) - 0.5, -0.5)
     axes.set_xlabel("difference in test error (percentage points); right is worse")
     axes.margins(x=0.08)
@@ -51,7 +51,7 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
 
 
 def _differences_in_words(lines: Sequence[Any]) -> str:
-    differences = [f"{line.row.title} {line.difference}" for line in lines if line.difference is not None]
+    differences = [f"{line.label} {line.difference}" for line in lines if line.difference is not None]
     return f"Ours: {'; '.join(differences)}." if differences else ""
 
 

@@ -48,17 +48,20 @@ def compare(
         raise InputError("there are no configurations to compare; pass at least one")
     RunFolder.check_free(out)
     dataset = next(iter(configs.values())).load_dataset()
-    for config in configs.values():  # raise the errors of `start` before creating the folder
+    models = {}
+    for name, config in configs.items():  # raise the errors of `start` before creating the folder
         check_devices(config.devices)
         check_fits(config, dataset)
-        build_model(config, dataset)
+        model = build_model(config, dataset)
+        if config.devices == 1:  # on several devices, the weights are created where the run is trained
+            models[name] = model
     folder = RunFolder.create(out)
     folder.update_record(
         kind="comparison",
         runs={name: config.to_dict() for name, config in configs.items()},
         environment=environment(),
     )
-    return _train(folder, callbacks)
+    return _train(folder, callbacks, models)
 
 
 def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, config: ()) -> RunFolder:
@@ -80,16 +83,16 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
         )
     if record["status"] == "finished":
         raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
-    return _train(folder, callbacks)
+    return _train(folder, callbacks, {})
 
 
-def _train(folder: RunFolder, callbacks: Callbacks) -> RunFolder:
+def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.Model]) -> RunFolder:
     """Train the unfinished runs, and write the results of all."""
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
     with folder.held():
         folder.update_record(status="running")
         try:
-            _write_results(folder, _train_in_turns(folder, configs, callbacks))
+            _write_results(folder, _train_in_turns(folder, configs, callbacks, models))
         except BaseException as error:
             with suppress(OSError):
                 folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
@@ -119,8 +122,13 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     )
 
 
-def _train_in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks) -> dict[str, RunFolder]:
-    """Train the run with the fewest steps for an epoch, until all are finished; return their folders."""
+def _train_in_turns(
+    folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks, models: Mapping[str, keras.Model]
+) -> dict[str, RunFolder]:
+    """Train the run with the fewest steps for an epoch, until all are finished; return their folders.
+
+    `models` has the models of new runs that were built already.
+    """
     runs = {name: RunFolder(folder.path / name) for name in configs}
     records = {name: run.record() if run.exists() else {} for name, run in runs.items()}
     steps = {name: record.get("step", 0) for name, record in records.items() if record.get("status") != "finished"}
@@ -133,7 +141,7 @@ def _train_in_turns(folder: RunFolder, configs: Mapping[str, RunConfig], callbac
             if records[name]:
                 trainings[name] = resuming(path, epochs, **options)
             else:
-                trainings[name] = starting(configs[name], path, epochs, **options)
+                trainings[name] = starting(configs[name], path, epochs, **options, model=models.get(name))
             stack.callback(trainings[name].close)  # if another run fails, this one's record says "interrupted"
         while steps:
             name = min(steps, key=lambda name: steps[name])

@@ -121,6 +121,7 @@ def starting(
     dataset: Dataset | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     stop_request: StopRequest | None = None,
+    model: keras.Model | None = None,
 ) -> Training:
     """Train a new run part by part.
 
@@ -128,6 +129,7 @@ def starting(
         config, out, dataset, callbacks: as in `start`.
         split: `parts` or `epochs`.
         stop_request: shared by several runs; the caller handles signals. Default: signals are handled here.
+        model: the run's model from `build_model`, for a run on one device. Default: it is built here.
     """
     with collective_errors():
         _folder_class().check_free(out)
@@ -142,7 +144,7 @@ def starting(
         check_fits(config, dataset)
     with ExitStack() as stack:
         with on_devices(config.devices):
-            model = build_model(config, dataset)
+            model = build_model(config, dataset) if model is None else model
             with collective_errors():
                 folder = _folder_class().create(out)
                 stack.enter_context(folder.held())

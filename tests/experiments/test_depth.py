@@ -1,4 +1,4 @@
-"""The depth study says what its runs say: working and best rates, gaps, and how far expectations hold."""
+"""The depth study says what its runs say: best rates, gaps, and how far expectations hold."""
 
 import json
 from pathlib import Path
@@ -27,14 +27,12 @@ def store(tmp_path, made_up_run):
     return make
 
 
-def test_the_largest_rate_that_works_and_the_best_one(store):
+def test_the_best_rate_is_known_where_all_rates_were_run(store):
     cells = {0.003: 75.0, 0.01: 60.0, 0.03: 65.0, 0.1: 85.0, 0.3: 90.0}
     errors = {f"original-218-{rate:g}": [error] for rate, error in cells.items()}
     errors |= {"original-434-0.1": [88.0], "full_preactivation-20-0.3": [79.9], "original-218-warmup": [50.0]}
     found = depth.screened(store("screening", errors))
-    assert depth.largest_working_rates(found, "original") == {218: 0.03, 434: 0.0}
-    assert depth.largest_working_rates(found, "full_preactivation") == {20: 0.3}
-    assert depth.best_rates(found, "original") == {218: 0.01}  # where all rates have been run
+    assert depth.best_rates(found, "original") == {218: 0.01}
     assert found["original, warm-up", 218, 0.1][0].error == 50.0
 
 
@@ -85,7 +83,7 @@ def confirmation(gaps, spread):
 def test_expected_gaps_are_judged_by_their_intervals(store, gaps, spread, verdicts):
     found = depth.findings(store("depth", confirmation(gaps, spread)))
     assert [finding.verdict for finding in found][:2] == verdicts
-    assert found[4].found == "not run"  # nothing was tuned
+    assert found[6].found == "not run"  # nothing was tuned
 
 
 def test_expected_best_rates_are_judged_by_their_course(store):
@@ -97,18 +95,34 @@ def test_expected_best_rates_are_judged_by_their_course(store):
         }
 
     errors = {**screening("original", {20: 0.1, 110: 0.03}), **screening("full_preactivation", {20: 0.1, 110: 0.1})}
-    assert judged(store("screening", errors))[2:4] == ["agrees", "agrees"]
+    assert judged(store("screening", errors))[2:6] == ["agrees", "undecided", "agrees", "undecided"]
     found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03})))
-    assert (
-        found[3].verdict == "differs" and found[3].found == "20 layers 0.1; 110 layers 0.1; 218 layers 0.03 (one seed)"
-    )
+    said = "20 layers 0.1; 110 layers 0.1; 218 layers 0.03 (screening, 124 steps, one seed)"
+    assert (found[4].found, found[4].verdict) == (said, "differs")
+
+
+def test_expected_best_rates_are_judged_in_both_settings(store):
+    """Best at 0.03 and then 0.01 after the screening's steps, at 0.1 after those of the depth study."""
+    screened = {
+        f"original-{at}-{rate:g}": [50.0 if rate == chosen else 70.0]
+        for at, chosen in {56: 0.03, 110: 0.01}.items()
+        for rate in (0.003, 0.01, 0.03, 0.1, 0.3)
+    }
+    store("screening", screened)
+    confirmed = {f"original-{at}-0.1": [36.0] for at in (20, 56, 110)}
+    confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0], "original-110-0.01": [52.0]}
+    found = depth.findings(store("depth", confirmed))[2:4]
+    assert [(each.found, each.verdict) for each in found] == [
+        ("56 layers 0.03; 110 layers 0.01 (screening, 124 steps, one seed)", "agrees"),
+        ("56 layers 0.1; 110 layers 0.1 (depth study, 1,560 steps)", "differs"),
+    ]
 
 
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.0, "agrees"), (12.0, "undecided")])
 def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, tuned, verdict):
     around = [35.0 + tuned + s for s in (-0.1, 0.0, 0.1)]
     rows = {"original-218-0.01": around, "original-218-0.03": [80.0]}
-    finding = depth.findings(store("depth", {**confirmation({110: 6.0, 218: 12.0}, 0.1), **rows}))[4]
+    finding = depth.findings(store("depth", {**confirmation({110: 6.0, 218: 12.0}, 0.1), **rows}))[6]
     assert finding.verdict == verdict and "110 layers" not in finding.found  # where not all rates have been run
     assert (
         finding.found.startswith("218 layers +12.00 [") and "(original 0.01, full pre-activation 0.1)" in finding.found
@@ -118,7 +132,7 @@ def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, tuned, verd
 def test_a_larger_gap_when_tuned_is_said(store):
     """The better learning rate of full pre-activation can be the larger gain."""
     rows = {"full_preactivation-110-0.3": [30.0, 30.1, 29.9], "original-110-0.01": [80.0], "original-110-0.03": [80.0]}
-    assert judged(store("depth", {**confirmation({110: 2.0}, 0.1), **rows}))[4] == "differs"
+    assert judged(store("depth", {**confirmation({110: 2.0}, 0.1), **rows}))[6] == "differs"
 
 
 def test_the_mechanism_is_the_median_of_the_runs_at_one_rate(store, tmp_path):

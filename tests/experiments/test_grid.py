@@ -30,6 +30,10 @@ def test_the_tables_are_the_papers():
     assert third["cifar100-1001-original"] == paper.TABLE_3[-1].original
     assert len(third) == 12
     assert all(row.published is None for row in EXPERIMENTS["extensions"].rows)
+    fifth = {row.name: row.published for row in EXPERIMENTS["table5"].rows if row.published}
+    tested_on_224 = [row for row in paper.TABLE_5 if row.crop == 224 and row.network == "ResNet-152"]
+    assert [(row.top1, row.placement) for row in tested_on_224] == [(fifth["152-original"].value, "original")]
+    assert list(fifth) == ["152-original"]
 
 
 def test_the_papers_budget_has_every_row_and_the_papers_training():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import statistics
 from pathlib import Path
@@ -50,11 +51,13 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
 
 def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
     for order, error in (("original", 86.0), ("full_preactivation", 57.0)):
+        run_of(made_up_run, tmp_path, "screening", f"{order}-218-0.3", 0, error + 10, "demo")
         folder = run_of(made_up_run, tmp_path, "screening", f"{order}-218-0.1", 0, error, "demo")
         moment = {"step": 0, "stage": [1.0, 1.0], "variance": [1.0, 2.0], "direct": [1.0, 0.5], "dead": [0.0, 0.1]}
         (folder / PROPAGATION).write_text(json.dumps([{**moment, "gradient": [1.0, 1.0, 1.0]}]))
     page = write_results(tmp_path).read_text()
-    assert "original: 218 layers 0; full pre-activation: 218 layers 0.1." in page  # the largest rates that work
+    # 0.3 works in full pre-activation; in the original order, a rate that was not run may work.
+    assert "that works: original: 218 layers not all run; full pre-activation: 218 layers 0.3." in page
     assert "## Screening: what explains it" in page and "direct term left, Eq. (5), before the first step" in page
     assert "budget demo" not in page.split("## Every run")[0]  # no table of a hundred rows
 
@@ -69,6 +72,18 @@ def test_what_tuning_does_is_a_table(tmp_path, made_up_run):
     assert "From 110 layers on, tuning closes 75 % of the gap at 0.1." in page
 
 
+def test_the_page_says_which_rates_are_best_after_the_steps_of_the_depth_study(tmp_path, made_up_run):
+    run_of(made_up_run, tmp_path, "screening", "original-218-0.1", 0, 85.0, "demo")
+    for rate, errors in ((0.03, (46.0, 47.0)), (0.1, (42.0, 43.0, 44.0))):
+        for seed, error in enumerate(errors):
+            run_of(made_up_run, tmp_path, "depth", f"original-110-{rate:g}", seed, error)
+    run_of(made_up_run, tmp_path, "depth", "full_preactivation-110-0.1", 0, 35.0)
+    page = write_results(tmp_path).read_text().split("## Screening: which")[1]
+    assert "after 124 steps need not be the best later" in page and "after 1,560 steps on all of CIFAR-10" in page
+    assert "| layers | order | 0.03 | 0.1 |" in page and "| 110 | original | 46.5 (n = 2) | 43.0 (n = 3) |" in page
+    assert "| 110 | full" not in page  # one rate
+
+
 @pytest.mark.thorough
 def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
     folder = run_of(made_up_run, tmp_path, "warmup", "12-pre_norm-0.001-none", 0, 60.0, "cpu")
@@ -76,6 +91,19 @@ def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
     run_of(made_up_run, tmp_path, "table1", "original", 0, 10.0)
     images, sequences = write_results(tmp_path).read_text().split("## Every run on images")[1].split("## Every run on")
     assert "warmup" in sequences and "warmup" not in images and "deep-original-0" in images
+
+
+def test_headings_have_no_links_and_all_links_lead_somewhere(tmp_path):
+    """A link in a heading becomes part of its anchor, and cannot be clicked in lists of contents."""
+    norms = {str(blocks): [1.0 / blocks] for blocks in (6, 12, 24)}
+    found = [{"order": "pre_norm", "norms": norms, "exponent": -1.0, "standard_error": 0.0}]
+    RunFolder.create(tmp_path / "profiles" / "untrained").update_record(kind="initialization", result=found)
+    page = write_results(tmp_path).read_text()
+    stored = (ROOT / "results/README.md").read_text(encoding="utf-8")
+    assert "## Transformers before training\n" in page and "](profiles/untrained/run.json)" in page
+    for folder, text in ((tmp_path, page), (ROOT / "results", stored)):
+        assert not re.search(r"^#.*\]\(", text, re.MULTILINE)
+        assert not [link for link in re.findall(r"\]\((?!http)([^)#]+)\)", text) if not (folder / link).exists()]
 
 
 def test_budgets_never_share_a_column(tmp_path, made_up_run):

@@ -10,8 +10,8 @@ import pytest
 
 from keras_preact.analysis import gradient_signal
 from keras_preact.data import load_dataset
-from keras_preact.experiments import Budget, Experiment, Row, keep, plan, run_missing
-from keras_preact.experiments.probe import EARLY_STEP, IMAGES, at_moments, direct_shares, propagation, read_propagation
+from keras_preact.experiments import Budget, Experiment, Row, keep, plan, read_propagation, run_missing
+from keras_preact.experiments.probe import EARLY_STEP, IMAGES, at_moments, direct_shares, propagation
 from keras_preact.models import cifar_resnet, load_model
 from keras_preact.training import CosineSchedule, Interrupted, Recipe
 

@@ -48,12 +48,34 @@ def test_a_line_says_mean_and_spread_and_the_difference_from_the_first_row():
     assert cells(line((), FAILS, first), BUDGETS["cpu"])[2:9] == ["fails", "", "not run", "0", "fails", "", ""]
 
 
+def test_a_label_says_what_was_run_where_its_depth_is_not_the_papers():
+    def labels(table, budget):
+        lines = [Line(row, budget.network(row), (50.0,)) for row in EXPERIMENTS[table].rows if budget.holds(row)]
+        return [(line.label, line.row.title) for line in lines]
+
+    cpu = BUDGETS["cpu"]
+    assert labels("table2", cpu)[0] == ("original, 110 (run: ResNet-32)", "original, 110")
+    assert labels("table2", cpu)[-1][0] == "full pre-activation, 164 (run: ResNet-29, bottleneck)"
+    for table, budget in (("table3", BUDGETS["deep"]), ("warmup", cpu), ("fast", BUDGETS["fast"])):
+        assert all(label == title for label, title in labels(table, budget))
+    assert line(()).label == "a row"  # not run
+
+
+def test_only_networks_with_a_depth_are_replaced():
+    for table, budget, expected in (("table1", "cpu", False), ("table1", "deep", True), ("fast", "fast", True)):
+        rows, chosen = EXPERIMENTS[table].rows, BUDGETS[budget]
+        assert {Line(row, chosen.network(row), ()).is_the_papers_network for row in rows} == {expected}
+
+
 def test_seeds_needed_for_the_published_difference():
     """At a spread of 0.25 points, that of 10,000 images at 6.4 %; or at that of our own runs, where there are three."""
     first = line((), Published(6.61, "L"))
-    assert line((), Published(6.37, "L"), first).seeds_needed == 18
-    assert line((9.0, 10.0, 11.0), Published(6.37, "L"), first).seeds_needed == 274
-    assert line((), FAILS, first).seeds_needed is None is first.seeds_needed
+    assert line((), Published(6.37, "L"), first).seeds_needed == "18"
+    assert line((9.0, 10.0, 11.0), Published(6.37, "L"), first).seeds_needed == "274"
+    assert line((), FAILS, first).seeds_needed == "" == first.seeds_needed
+    assert line((), Published(6.60, "L"), first).seeds_needed == "9,678"
+    assert line((9.0, 10.0, 11.0), Published(6.60, "L"), first).seeds_needed == "more than 10,000"
+    assert line((9.0, 9.0, 9.0), Published(6.37, "L"), first).seeds_needed == ""  # runs without a spread
 
 
 def test_diverged_runs_are_counted_at_chance_and_hide_no_other():

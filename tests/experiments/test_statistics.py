@@ -6,13 +6,8 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.experiments.statistics import (
-    Difference,
-    binomial_deviation,
-    difference,
-    mean_and_deviation,
-    seeds_needed,
-)
+from keras_preact.experiments import Difference, difference
+from keras_preact.experiments.statistics import binomial_deviation, mean_and_deviation, seeds_needed
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 7), (12, 5)])
@@ -85,6 +80,7 @@ def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not():
     runs = seeds_needed(0.3, deviation=0.2)
     assert power(runs) > 0.78 and power(runs - 1) < 0.81
     assert seeds_needed(-0.3, deviation=0.2) == runs
+    assert seeds_needed(0.01, deviation=0.3) is None  # 10,000 are not enough
     for apart, deviation in ((0.0, 0.2), (math.inf, 0.2), (0.3, 0.0)):
         with pytest.raises(InputError, match="no number of seeds detects"):
             seeds_needed(apart, deviation)

@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store
-from keras_preact.experiments.store import folder_name, identity
+from keras_preact.experiments.store import folder_name, identity, table_of
 from keras_preact.layers import get_shortcut
 from keras_preact.layers.registry import shortcut_config
 from keras_preact.models.registry import ENTRIES
@@ -248,6 +249,27 @@ def test_a_run_is_found_however_it_is_spelled(tmp_path):
     assert store.find(wanted).folder.path.name == "run0"
     assert [run.config.seed for run in store.with_any_seed(wanted)] == [0, 1]
     assert store.find(config(options={**again, "shortcut": "exclusive_gating(gate_bias=6)"}, recipe=recipe)) is None
+
+
+def test_a_store_builds_each_shortcut_once(tmp_path, monkeypatch):
+    """Building a layer for every run took most of the time to open a store."""
+    built = []
+    monkeypatch.setattr(
+        "keras_preact.layers.registry.get_shortcut", lambda *a, **k: built.append(a) or get_shortcut(*a, **k)
+    )
+    options = {"shortcut": "exclusive_gating(gate_bias=-3.25)"}
+    for seed in range(3):
+        record = {"kind": "training", "status": "finished", "config": config(options=options, seed=seed).to_dict()}
+        RunFolder.create(tmp_path / f"run{seed}").update_record(**record)
+    store = Store([tmp_path])
+    assert len(store.with_any_seed(config(options=options))) == 3 and len(built) == 1
+    shortcut_config(options["shortcut"])["gate_bias"] = 5.0  # a copy
+    assert shortcut_config(options["shortcut"])["gate_bias"] == -3.25
+
+
+def test_every_stored_run_is_in_the_folder_of_its_first_table():
+    for run in Store([Path(__file__).parents[2] / "results"]).runs:
+        assert run.folder.path.parent.name == table_of(run.config), run.folder.path
 
 
 def test_options_that_the_network_no_longer_takes_are_left_as_they_are():

@@ -29,7 +29,10 @@ def test_nothing_to_compare_is_refused(tmp_path):
 
 
 @pytest.mark.thorough
-def test_both_orders_on_the_bundled_images(tmp_path):
+def test_both_orders_on_the_bundled_images(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "keras_preact.training.trainer.build_model", None
+    )  # both are built before the folder is created
     recipe = Recipe("test", steps=3, batch_size=8, schedule=CosineSchedule(0.05, 1))
     folder = compare(orders(RunConfig(options={"depth": 8}, recipe=recipe)), tmp_path / "run")
     record = folder.record()
