@@ -48,7 +48,7 @@ def write_results(results: Path) -> Path:
         _initialization(run, record, results) for run, record in measured if record.get("kind") == "initialization"
     ]
     parts += _profiles([run for run, record in measured if record.get("kind") == "inspection"], results)
-    pages = sorted(path.parent.relative_to(results).as_posix() for path in results.rglob("bench.json"))
+    pages = sorted(path.parent.relative_to(results).as_posix() for path in results.glob("benchmarks/*/README.md"))
     if pages:
         parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
     parts += [_HOW_TO_READ, *_every_run(store, results)]
