@@ -140,7 +140,7 @@ def test_a_step_is_the_same_rolled_and_unrolled_with_frozen_norms(remat, policy)
     for model in (rolled, unrolled):
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(True), run_eagerly=True)
         model.train_on_batch(X, Y)
-    tolerance = 1e-5 if policy == "float32" else 0.05  # single values differ by more, since JAX rounds sums to bfloat16
+    tolerance = 1e-5 if policy == "float32" else 0.15  # JAX rounds sums to bfloat16
     for mine, other in zip(unroll(rolled).weights, unrolled.weights, strict=True):
         assert np.linalg.norm(array(mine) - array(other)) <= tolerance * np.linalg.norm(array(other))
 
