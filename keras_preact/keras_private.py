@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
@@ -47,6 +48,24 @@ def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerato
 def accept_any_dtype(model: keras.Model) -> None:
     """Make a Sequential model check its inputs' dtype instead of casting them first."""
     model._convert_input_args = False
+
+
+def check_arrays_on_jax(model: keras.Model, check: Callable[[Any], None]) -> None:
+    """Call a function with the arrays that a model's `fit`, `predict` and so on accept, on JAX.
+
+    There these methods do not check the specs of a model's inputs, and an error after their start loses the weights.
+    """
+    if keras.backend.backend() != "jax":
+        return
+    for name in ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
+        setattr(model, name, functools.partial(_checked, getattr(model, name), check))
+
+
+def _checked(
+    method: Callable[..., Any], check: Callable[[Any], None], x: Any = None, *others: Any, **options: Any
+) -> Any:
+    check(x)
+    return method(x, *others, **options)
 
 
 # ---- variables ----------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from keras_preact.data import PerPixelMean
 from keras_preact.errors import InputError, check_positive
-from keras_preact.keras_private import accept_any_dtype
+from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax
 from keras_preact.layers.composite import batch_norms
 
 
@@ -148,7 +149,8 @@ def require_uint8(model: keras.Model) -> keras.Model:
     """Make a model with uint8 inputs reject other dtypes; return the model.
 
     Otherwise Keras casts them, and pixels scaled to [0, 1) all become 0. A saved model does not store this check, so it
-    is added to every model that is built or loaded.
+    is added to every model that is built or loaded. On JAX, `fit`, `evaluate` and `predict` check arrays but not
+    generators.
 
     >>> images = keras.Input((2,), dtype="uint8")
     >>> model = require_uint8(keras.Model(images, keras.layers.Rescaling(1 / 255)(images)))
@@ -166,7 +168,16 @@ def require_uint8(model: keras.Model) -> keras.Model:
         for spec, dtype in zip(keras.tree.flatten(specs), dtypes, strict=True):
             spec.dtype = "uint8" if dtype == "uint8" else None
         model.input_spec = specs
+        check_arrays_on_jax(model, functools.partial(_check_dtypes, model.name, dtypes))
     return model
+
+
+def _check_dtypes(name: str, dtypes: list[str], inputs: Any) -> None:
+    """Raise ValueError, with Keras's words, if an input is not uint8 but must be."""
+    for x, dtype in zip(keras.tree.flatten(inputs), dtypes, strict=False):
+        found = keras.backend.standardize_dtype(getattr(x, "dtype", dtype))  # a generator has none
+        if dtype == "uint8" and found != "uint8":
+            raise ValueError(f"an input of {name} is incompatible with it: expected dtype=uint8, found dtype={found}")
 
 
 def accept_any_size(model: keras.Model) -> None:
