@@ -191,6 +191,14 @@ def test_the_readme_says_what_a_lower_rate_does_to_the_original():
     assert f"{at[218, 0.03]:.1f}" == f"{at[218, 0.1]:.1f}"
 
 
+def test_the_readme_has_the_error_of_each_order_at_110_layers():
+    found = lines(EXPERIMENTS["table2"], BUDGETS["deep"], Store([ROOT / "results"]))
+    said = [f"{line.mean:.1f} % ({line.row.title.removesuffix(', 110')}, n = {len(line.errors)})" for line in found[:5]]
+    assert all(line.row.title.endswith(", 110") for line in found[:5])
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"at 110 layers reach {', '.join(said[:4])} and {said[4]}." in text
+
+
 def test_each_seed_of_the_demo_has_a_gap_of_ten_points():
     """Each original run against each run of full pre-activation, for a seed makes no pair of them."""
     runs = screened(Store([ROOT / "results"]))
