@@ -322,7 +322,7 @@ def test_another_folder_of_the_old_name_is_left_alone(data, tmp_path):
         old.rename(new)
         old.mkdir()
 
-    with pytest.raises(Interrupted, match=r"SIGTERM after step 2; resume with .*new`"):
+    with pytest.raises(Interrupted, match=r"SIGTERM after step 2; resume with .*new'`"):
         start(CONFIG, old, dataset=data, callbacks=[At(1, replace), StopAfter(2, signal.SIGTERM)])
     assert list(old.iterdir()) == []
     assert RunFolder.open(new).record()["status"] == "interrupted"
