@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +60,7 @@ class Addition:
                 yield list(self.stack.unit(k).residual_layers().values())[self.number]
 
 
-def additions(call: Call, paths: Paths, sums: Collection[int]) -> Iterator[Addition]:
+def additions(call: Call, paths: Paths) -> Iterator[Addition]:
     """Yield the residual additions of a call: one for an `Add`, one per unit for a layer of this package."""
     operation = call.operation
     if units_in(operation):
@@ -70,7 +70,7 @@ def additions(call: Call, paths: Paths, sums: Collection[int]) -> Iterator[Addit
             split, name = None if number else call.inputs[0], call.name + suffix
             yield Addition(name, split, call.outputs[0], (), block, layer=unit, stack=stack, number=number)
     elif _factors(call) or isinstance(operation, Shortcut):
-        found = _residual(call, paths, sums)
+        found = _residual(call, paths)
         if found is not None:
             yield found
 
@@ -88,7 +88,7 @@ def _factors(call: Call) -> tuple[float, ...]:
     return factors.get(name, ())
 
 
-def is_partial_sum(call: Call, paths: Paths, sums: Collection[int]) -> bool:
+def is_partial_sum(call: Call, paths: Paths) -> bool:
     """Return whether an addition is a partial sum of another one with the same x, as `x + f` is in `x + f + g`.
 
     The terms of a partial sum are x and terms with weights. Other terms are faults, as in `(x + 1) + f`.
@@ -96,34 +96,34 @@ def is_partial_sum(call: Call, paths: Paths, sums: Collection[int]) -> bool:
     users = paths.users(call.outputs[0])
     if len(users) != 1 or not _factors(call) or not _factors(users[0]) or len(call.inputs) < 2:
         return False
-    split = paths.split(call.inputs, sums)
+    split = paths.split(call.inputs)
     return (
         split is not None
-        and split is paths.split(users[0].inputs, sums)
+        and split is paths.split(users[0].inputs)
         and all(weights_in(route) or not offenders_on(route, False) for route in paths.routes(split, call.inputs))
     )
 
 
-def _terms(call: Call, paths: Paths, sums: Collection[int]) -> Iterator[tuple[Any, float]]:
+def _terms(call: Call, paths: Paths) -> Iterator[tuple[Any, float]]:
     """Yield the terms of an addition with their factors; its partial sums are expanded."""
     for tensor, factor in zip(call.inputs, _factors(call) or (1.0,) * len(call.inputs), strict=True):
         producer = paths.producer(tensor)
-        if _factors(call) and producer and is_partial_sum(producer, paths, sums):
-            yield from ((term, factor * inner) for term, inner in _terms(producer, paths, sums))
+        if _factors(call) and producer and is_partial_sum(producer, paths):
+            yield from ((term, factor * inner) for term, inner in _terms(producer, paths))
         else:
             yield tensor, factor
 
 
-def _residual(call: Call, paths: Paths, sums: Collection[int]) -> Addition | None:
+def _residual(call: Call, paths: Paths) -> Addition | None:
     """Return the addition of a unit; `None` if its terms have no common ancestor, or no route has weights.
 
     x + x and x - mean(x) are not units. Like any other operation, they are on the identity path of the units around.
     """
-    terms = list(_terms(call, paths, sums))
-    split = paths.split([tensor for tensor, _ in terms], sums)
+    terms = list(_terms(call, paths))
+    split = paths.split([tensor for tensor, _ in terms])
     if split is None:
         return None
-    reached = [(tensor, factor) for tensor, factor in terms if id(split) in paths.ancestors(tensor)]
+    reached = [(tensor, factor) for tensor, factor in terms if paths.depends(tensor, split)]
     routes = paths.routes(split, (tensor for tensor, _ in reached))
     output = call.outputs[0]
     if isinstance(call.operation, Shortcut):
@@ -149,17 +149,42 @@ def _cost(route: Sequence[Call], changes_shape: bool) -> tuple[bool, int, int, i
 
 
 class Paths:
-    """Dependencies between the tensors of a graph, and the calls between two of them."""
+    """Dependencies between the tensors of a graph, and the calls between two of them.
+
+    Each tensor has a number: those it depends on have smaller ones. A set of tensors is an integer whose bit k stands
+    for tensor k, so that a thousand units need no search through the whole graph.
+    """
 
     def __init__(self, graph: Sequence[Call]) -> None:
         self.graph = graph
         self.seen: set[int] = set()
         """Ids of the operations inside units."""
-        self.position = {id(tensor): k for k, call in enumerate(graph) for tensor in call.outputs}
+        self.sums = 0
+        """The sums of the units found so far."""
+        self.producers = {id(tensor): call for call in graph for tensor in call.outputs}
         self.consumers: dict[int, list[Call]] = {}
         for call in graph:
             for key in {id(tensor) for tensor in call.inputs}:
                 self.consumers.setdefault(key, []).append(call)
+        self._tensors: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._ancestors: list[int] = []
+        inputs = [tensor for call in graph for tensor in call.inputs if id(tensor) not in self.producers]
+        for tensor in reversed(inputs):  # of several inputs or outputs, the first counts as the last one computed
+            self._append(tensor, 0)
+        for call in graph:
+            on = 0
+            for tensor in call.inputs:
+                on |= self.ancestors(tensor)
+            for tensor in reversed(call.outputs):
+                self._append(tensor, on)
+
+    def _append(self, tensor: Any, on: int) -> None:
+        """Give a tensor that depends on the set `on` the next number."""
+        if id(tensor) not in self._numbers:
+            self._numbers[id(tensor)] = len(self._tensors)
+            self._ancestors.append(on | 1 << len(self._tensors))
+            self._tensors.append(tensor)
 
     def users(self, tensor: Any) -> list[Call]:
         """Return the calls that use a tensor."""
@@ -167,71 +192,61 @@ class Paths:
 
     def producer(self, tensor: Any) -> Call | None:
         """Return the call that produced a tensor; `None` for an input."""
-        position = self.position.get(id(tensor))
-        return None if position is None else self.graph[position]
+        return self.producers.get(id(tensor))
 
-    def ancestors(self, tensor: Any, until: Collection[int] = ()) -> dict[int, Any]:
-        """Return a tensor and everything it depends on, by id; the search stops at the tensors in `until`."""
-        found, pending = {}, [tensor]
-        while pending:
-            tensor = pending.pop()
-            if id(tensor) not in found:
-                found[id(tensor)] = tensor
-                if id(tensor) in self.position and id(tensor) not in until:
-                    pending += self.graph[self.position[id(tensor)]].inputs
-        return found
+    def ancestors(self, tensor: Any) -> int:
+        """Return the set of a tensor and everything it depends on."""
+        return self._ancestors[self._numbers[id(tensor)]]
 
-    def descendants(self, start: Any) -> set[int]:
-        """Return the ids of a tensor and of everything that depends on it."""
-        found = {id(start)}
-        for call in self.graph[self.position.get(id(start), -1) + 1 :]:
-            if any(id(tensor) in found for tensor in call.inputs):
-                found |= {id(tensor) for tensor in call.outputs}
-        return found
+    def depends(self, tensor: Any, on: Any) -> bool:
+        """Return whether a tensor is or depends on another."""
+        return bool(self.ancestors(tensor) >> self._numbers[id(on)] & 1)
 
     def between(self, start: Any, end: Any) -> list[Call]:
         """Return the calls on all routes from one tensor to another, in order."""
-        common = (self.descendants(start) & self.ancestors(end, until={id(start)}).keys()) - {id(start)}
-        return [self.graph[position] for position in sorted({self.position[key] for key in common})]
+        first = self._numbers[id(start)] + 1
+        after = self.ancestors(end) >> first
+        tensors = (self._tensors[first + k] for k in range(after.bit_length()) if after >> k & 1)
+        found = (self.producer(tensor) for tensor in tensors if self.depends(tensor, start))
+        return list(dict.fromkeys(call for call in found if call is not None))
 
     def routes(self, start: Any, ends: Iterable[Any]) -> list[tuple[Call, ...]]:
         """Return the calls between one tensor and each of `ends`."""
         return [tuple(self.between(start, end)) for end in ends]
 
-    def latest(self, tensors: Iterable[Any]) -> Any:
-        """Return the tensor that is computed last; `None` if there are none."""
-        return max(tensors, key=lambda tensor: self.position.get(id(tensor), -1), default=None)
+    def latest(self, tensors: int) -> Any:
+        """Return the tensor of a set that is computed last; `None` if there are none."""
+        return self._tensors[tensors.bit_length() - 1] if tensors else None
 
-    def split(self, tensors: Sequence[Any], sums: Collection[int]) -> Any:
+    def split(self, tensors: Sequence[Any]) -> Any:
         """Return the last tensor that at least two of the tensors depend on; `None` if there is none.
 
         If they depend on sums, the split comes from the last of them. Other tensors that the routes share, such as
         a mask or a time embedding, are not x.
         """
-        ancestors = [self.ancestors(tensor) for tensor in tensors]
-        common = {
-            key: tensor
-            for number, first in enumerate(ancestors)
-            for second in ancestors[number + 1 :]
-            for key, tensor in first.items()
-            if key in second
-        }
-        last = self.latest(tensor for key, tensor in common.items() if key in sums)
-        if last is not None:
-            from_last = self.descendants(last)
-            common = {key: tensor for key, tensor in common.items() if key in from_last}
-        return self.latest(common.values())
+        common = any_of = 0
+        for tensor in tensors:
+            common |= any_of & self.ancestors(tensor)
+            any_of |= self.ancestors(tensor)
+        last, found = self.latest(common & self.sums), self.latest(common)
+        while last is not None and not self.depends(found, last):
+            common ^= 1 << self._numbers[id(found)]
+            found = self.latest(common)
+        return found
 
-    def after_last(self, split: Any, sums: Collection[int]) -> list[Call] | None:
+    def after_last(self, split: Any) -> list[Call] | None:
         """Return the calls between the previous addition and a split.
 
         `None` if there is no previous addition, or if layers between two stages change the shape: the sum itself
         would not fit there. Reshapes do not count.
         """
-        before = self.ancestors(split, until=sums)
-        last = self.latest(tensor for key, tensor in before.items() if key in sums)
+        last = self.latest(self.ancestors(split) & self.sums)
         if last is None:
             return None
         section = self.between(last, split)
         pure = all(keras_name(call.operation) in RESHAPES for call in section if reshapes(call))
         return section if pure or not does_change_shape(section, last, split) else None
+
+    def add_sum(self, tensor: Any) -> None:
+        """Note that a tensor is the sum of a unit."""
+        self.sums |= 1 << self._numbers[id(tensor)]

@@ -149,17 +149,16 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
 
 
 def _units(paths: Paths) -> Iterator[UnitPath]:
-    sums = dict[int, Addition]()
     for call in paths.graph:
-        if is_partial_sum(call, paths, sums):
+        if is_partial_sum(call, paths):
             continue
-        for found in additions(call, paths, sums):
+        for found in additions(call, paths):
             before = None
             if found.split is not None:
-                before = paths.after_last(found.split, sums)
+                before = paths.after_last(found.split)
                 paths.seen |= {id(inside.operation) for inside in paths.between(found.split, found.output)}
             yield _judge_unit(found, found.layer, before) if found.layer else _judge(found, before)
-            sums[id(found.output)] = found
+            paths.add_sum(found.output)
 
 
 def _unread(paths: Paths) -> tuple[str, ...]:
