@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 import keras
 from keras.src import api_export
 from keras.src.backend.common import global_state
+from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.variables import initialize_all_variables
 from keras.src.saving import saving_lib, serialization_lib
 
@@ -69,6 +70,17 @@ def _checked(
 
 
 # ---- variables ----------------------------------------------------------------------------------------------------
+
+
+def mask_of(x: Any) -> Any:
+    """Return the mask that layers attach to a tensor for the layers after them; `None` if there is none."""
+    return get_keras_mask(x)
+
+
+def attach_mask(x: Any, mask: Any) -> None:
+    """Attach a mask to a tensor that has none. The new tensors of a loop or a checkpointed function have none."""
+    if get_keras_mask(x) is None:
+        set_keras_mask(x, mask)
 
 
 def initializer_of(variable: keras.Variable) -> Any:

@@ -56,6 +56,18 @@ def test_variables_of_a_layer_alone_are_told_apart_by_how_they_were_made():
     assert keras_private.seed_generators(outer) == [] and len(keras_private.seed_generators(outer.second)) == 1
 
 
+def test_a_mask_is_attached_where_there_is_none():
+    x = keras.layers.Masking()(keras.ops.ones((2, 3, 4)))
+    mask = keras_private.mask_of(x)
+    assert mask.shape == (2, 3)
+    keras_private.attach_mask(x, None)
+    assert keras_private.mask_of(x) is mask
+    plain = keras.ops.ones((2, 3, 4))
+    assert keras_private.mask_of(plain) is None
+    keras_private.attach_mask(plain, mask)
+    assert keras_private.mask_of(plain) is mask
+
+
 def test_a_sequential_model_can_refuse_what_it_would_cast():
     images = keras.Input((2,), dtype="uint8")
     model = keras.Sequential([images, keras.layers.Rescaling(0.5)])

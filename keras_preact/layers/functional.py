@@ -10,13 +10,24 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.keras_private import initializer_of, is_autocast, layers_inside, own_state, seed_generators
+from keras_preact.keras_private import (
+    attach_mask,
+    initializer_of,
+    is_autocast,
+    layers_inside,
+    own_state,
+    seed_generators,
+)
 from keras_preact.layers.composite import frozen_parts, set_frozen
 from keras_preact.layers.copies import without_names
 
 
 class PureUnits:
-    """Units in sequence as a function of x and their variables' values, without side effects."""
+    """Units in sequence as a function of x and their variables' values, without side effects.
+
+    In a loop or a checkpointed function x is a new tensor, without the mask that Keras attaches to it for layers inside
+    the units, such as a batch norm. So `attached` is attached again.
+    """
 
     def __init__(
         self,
@@ -25,9 +36,10 @@ class PureUnits:
         state: Sequence[keras.Variable],
         training: bool | None,
         mask: Any,
+        attached: Any,
     ) -> None:
         self.units, self.variables, self.state = units, variables, state
-        self.training, self.mask = training, mask
+        self.training, self.mask, self.attached = training, mask, attached
         self.has_losses = False
         """Whether the last call collected losses (activity regularization)."""
 
@@ -35,6 +47,8 @@ class PureUnits:
         with keras.StatelessScope(collect_losses=True) as scope:
             for variable, value in zip(self.variables, values, strict=True):
                 scope.add_update((variable, value))
+            if self.attached is not None:
+                attach_mask(x, self.attached)
             for unit in self.units:
                 x = call_unit(unit, x, self.training, self.mask)
             self.has_losses = bool(scope.losses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,23 @@ from keras_preact.layers.remat import Step, StepOutputs, rematerialized, snapsho
 
 Specs = Sequence[tuple[Any, Any]]
 """Shape and dtype of each update of a step."""
+
+
+def run_units(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str) -> StepOutputs:
+    """Run `loop` with a unit as its step and the rematerialization of `REMATS`."""
+    if remat == "segment":
+        return loop_over_segments(step, x, values, n, specs, length=math.isqrt(n))
+    return loop(rematerialized(step) if remat == "unit" else step, x, values, n, specs)
+
+
+def run_units_after(
+    first: Step, step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str
+) -> StepOutputs:
+    """Run a first unit, then `run_units` for the other n − 1."""
+    x, start, loss = (first if remat == "none" else rematerialized(first))(x, [value[0] for value in values])
+    x, updates, rest = run_units(step, x, [value[1:] for value in values], n - 1, specs, remat)
+    joined = [ops.concatenate([one[None], others]) for one, others in zip(start, updates, strict=True)]
+    return x, joined, loss + rest
 
 
 def loop(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:

@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
-from keras_preact.keras_private import direct_layers, layers_inside
+from keras_preact.keras_private import direct_layers, layers_inside, mask_of
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.copies import clone
 from keras_preact.layers.functional import (
@@ -31,8 +31,8 @@ from keras_preact.layers.functional import (
     variable_arguments,
 )
 from keras_preact.layers.products import layer_multiply_adds
-from keras_preact.layers.remat import Step, check_remat, rematerialized
-from keras_preact.layers.scan import loop, loop_over_segments
+from keras_preact.layers.remat import check_remat, rematerialized
+from keras_preact.layers.scan import run_units, run_units_after
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -99,6 +99,8 @@ class UnitStack(CompositeLayer):
         kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
         self.supports_masking = True
+        self._has_two_masks = False
+        """Whether a graph passes another mask than the one attached to x: layers in the first unit see the latter."""
         self.new_unit = partial(clone, template)  # in a partial: Keras would track an attribute
         self.unit_spec = keras.saving.serialize_keras_object(template)
         self.unit_type = type(template)
@@ -308,14 +310,22 @@ class UnitStack(CompositeLayer):
             return self._call_unrolled(x, training, mask)
         template = self._template
         state = template.state if training else []
-        step = PureUnits([template.unit], template.variables, [template.variables[i] for i in state], training, mask)
+        updated = [template.variables[i] for i in state]
+        pure = partial(PureUnits, [template.unit], template.variables, updated, training, mask)
         # One cast of all units' weights instead of one in each unit.
         values = [
             ops.cast(variable, self.compute_dtype) if autocast else variable.value
             for variable, autocast in zip(self.stacked, template.autocast, strict=True)
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
-        x, updates, loss = self._run(step, x, values, specs)
+        step, attached = pure(self._passed_on(mask)), mask_of(x)
+        if self._passed_on(mask) is None or attached is mask or (attached is not None and not self._has_two_masks):
+            x, updates, loss = run_units(step, x, values, self.repeats, specs, self.remat)
+        elif self.repeats == 1:
+            step = pure(attached)
+            x, updates, loss = run_units(step, x, values, 1, specs, self.remat)
+        else:
+            x, updates, loss = run_units_after(pure(attached), step, x, values, self.repeats, specs, self.remat)
         for i, update in zip(state, updates, strict=True):
             self.stacked[i].assign(update)
         if step.has_losses:
@@ -329,10 +339,10 @@ class UnitStack(CompositeLayer):
         """
         return self._template.unit
 
-    def _run(self, step: Step, x: Any, values: Sequence[Any], specs: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-        if self.remat == "segment":
-            return loop_over_segments(step, x, values, self.repeats, specs, length=math.isqrt(self.repeats))
-        return loop(rematerialized(step) if self.remat == "unit" else step, x, values, self.repeats, specs)
+    def _passed_on(self, mask: Any) -> Any:
+        """Return the mask that a unit attaches to its output, which the next unit finds on its input."""
+        unit = self.loop_unit() if self.rolled else self.units[0]
+        return mask if unit.supports_masking else None
 
     def _call_unrolled(self, x: Any, training: bool | None, mask: Any) -> Any:
         length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
@@ -349,7 +359,8 @@ class UnitStack(CompositeLayer):
     ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
         state = [variable for unit in units for variable in state_of(unit)]
-        step = PureUnits(units, variables, state, training, mask)
+        attached = mask_of(x) if units[0] is self.units[0] else self._passed_on(mask)
+        step = PureUnits(units, variables, state, training, mask, attached)
         x, updates, loss = rematerialized(step)(x, [variable.value for variable in variables])
         for variable, update in zip(state, updates, strict=True):
             variable.assign(update)
@@ -383,6 +394,7 @@ class UnitStack(CompositeLayer):
 
     def compute_output_spec(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         # Without this, Keras would trace the whole loop.
+        self._has_two_masks = self._has_two_masks or mask_of(x) is not mask
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
     def get_config(self) -> dict[str, Any]:

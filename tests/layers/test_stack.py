@@ -47,6 +47,24 @@ class OwnBlockWithBuild(OwnBlock):
         super().build(input_shape)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class MaskedBlock(keras.layers.Layer):
+    """x + BN(W x). Both layers look for the mask on their input; the batch statistics are those of unmasked values."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.supports_masking = True
+        self.dense = keras.layers.Dense(4, name="dense")
+        self.norm = keras.layers.BatchNormalization(name="norm")
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.norm.build(input_shape)
+
+    def call(self, x, mask=None, training=None):
+        return x + self.norm(self.dense(x), training=training)
+
+
 def disturb(stack):
     rng = np.random.default_rng(3)
     for variable in stack.stacked:
@@ -347,6 +365,37 @@ def test_units_of_layers_with_default_names(make, rolled, images):
     stack.set_unit_weights(1, stack.unit_weights(0))
     for one, other in zip(*(all_weights(stack)[k].values() for k in (0, 1)), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("where", ["attached", "argument", "both"])
+@pytest.mark.parametrize(("rolled", "remat", "repeats"), [
+    (True, "none", N), (True, "none", 1), (True, "unit", N), (True, "segment", N),
+    (False, "unit", N), (False, "segment", N),
+])  # fmt: skip
+def test_layers_inside_units_see_the_mask_as_without_a_stack(rolled, remat, repeats, where):
+    """The tensors in a loop and in a checkpointed function are new: Keras has attached no mask to them."""
+    x, mask = inputs = keras.Input((6, 4)), keras.Input((6,), dtype="bool")
+    start = x if where == "argument" else keras.layers.Masking()(x)
+    options = {} if where == "attached" else {"mask": mask}
+    units = [MaskedBlock(name=f"block{k}") for k in range(repeats)]
+    y = start
+    for unit in units:
+        y = unit(y, **options)
+    stack = UnitStack(MaskedBlock(name="block"), repeats, rolled=rolled, remat=remat)
+    models = keras.Model(inputs, y), keras.Model(inputs, stack(start, **options))
+    for k, unit in enumerate(units):
+        stack.set_unit_weights(k, {name: array(variable) for name, variable in named_variables(unit).items()})
+    rng = np.random.default_rng(0)
+    shown = rng.uniform(size=(8, 6)) < 0.7
+    values = [np.where(shown[..., None], rng.normal(size=(8, 6, 4)), 0).astype("float32"), np.roll(shown, 1)]
+    losses = []
+    for model in models:
+        model.compile(keras.optimizers.SGD(0.1), "mse")
+        losses += [[model.train_on_batch(values, np.ones((8, 6, 4)), return_dict=True)["loss"] for _ in range(2)]]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+    for k, unit in enumerate(units):
+        for name, variable in named_variables(unit).items():
+            np.testing.assert_allclose(array(stack.unit_weights(k)[name]), array(variable), rtol=1e-4, atol=1e-6)
 
 
 def test_two_inputs_are_an_error(images):
