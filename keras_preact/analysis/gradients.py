@@ -156,7 +156,7 @@ def _cross_entropy(chain: Chain, outputs: Any) -> Callable[[Any, Any], Any]:
     if fault:
         raise InputError(
             f"{chain.name} {fault}, so its outputs are neither logits nor class probabilities; "
-            "pass the training loss as loss="
+            "pass the training loss to `gradient_signal` or `path_lengths` as loss="
         )
     return partial(ops.sparse_categorical_crossentropy, from_logits=not is_distribution)
 

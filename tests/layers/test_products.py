@@ -118,11 +118,11 @@ def test_an_unknown_layer_with_matrices_is_an_error():
 
 def test_unknown_operations_are_errors():
     x, square = keras.Input((6, 8)), keras.Input((4, 4))
-    for operation in (
-        *(ops.vdot(x, x), ops.inner(x, x), ops.fft((x, x))[0], ops.linalg.inv(square), ops.linalg.svd(square)[0]),
-        *(ops.linalg.solve(square, square), ops.map(lambda y: y @ ops.transpose(y), x)),
-        ops.cond(ops.all(x > 0), lambda: x @ np.ones((8, 8), "float32"), lambda: x),
-    ):
+    found = [ops.vdot(x, x), ops.inner(x, x), ops.fft((x, x))[0], ops.linalg.inv(square), ops.linalg.svd(square)[0]]
+    found += [ops.linalg.solve(square, square), ops.map(lambda y: y @ ops.transpose(y), x)]
+    if keras.backend.backend() != "jax":  # there Keras 3.15 cannot put a condition into a graph
+        found.append(ops.cond(ops.all(x > 0), lambda: x @ np.ones((8, 8), "float32"), lambda: x))
+    for operation in found:
         with pytest.raises(InputError, match="are unknown"):
             multiply_adds(keras.Model([x, square], operation))
 
