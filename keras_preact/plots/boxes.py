@@ -262,7 +262,7 @@ def unit_height(parts: Parts) -> float:
 def draw_unit(axes: Any, left: float, top: float, at: Column, parts: Parts) -> float:
     """Draw a residual unit from its input at `top` downwards; return the position below its last part.
 
-    The areas of h, F and f are shaded and named; an h that is the identity is named too.
+    The areas of h, F and f are shaded and named; an h without boxes of its own is named too.
     """
     x, side, edge = left + at.middle, left + at.side, left + at.edge
     left_edge = x - at.box / 2 - PAD
@@ -279,7 +279,7 @@ def draw_unit(axes: Any, left: float, top: float, at: Column, parts: Parts) -> f
     plus(axes, x, end)
     # h, from the split to the addition
     axes.plot([x], [split], ".", color=INK, markersize=5, zorder=3)
-    _draw_shortcut(axes, side, split, end, x, at, parts.shortcut)
+    _draw_shortcut(axes, side, split, end, x, at, parts)
     y = end - PLUS
     if parts.after:
         top_of_f = y - GAP - _TO_AFTER
@@ -289,13 +289,12 @@ def draw_unit(axes: Any, left: float, top: float, at: Column, parts: Parts) -> f
     return y - (PAD if parts.after else 0.0)
 
 
-def _draw_shortcut(
-    axes: Any, side: float, split: float, end: float, x: float, at: Column, labels: Sequence[str]
-) -> None:
-    tip = (x - PLUS, end)
+def _draw_shortcut(axes: Any, side: float, split: float, end: float, x: float, at: Column, parts: Parts) -> None:
+    tip, labels = (x - PLUS, end), parts.shortcut
     if not labels:
         arrow(axes, [(x, split), (side, split), (side, end), tip])
-        write(axes, side - 0.1, (split + end) / 2, "$h$ = identity", rotation=90)
+        name = f"$h$ = {', '.join(parts.before) or 'identity'}"  # a shared pre-activation belongs to h
+        write(axes, side - 0.1, (split + end) / 2, name, rotation=90)
         return
     height = row_height(labels) - GAP
     y = (split + end + height) / 2

@@ -50,7 +50,7 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
     axes.set(xlabel="training steps (mini-batches)", ylabel="test error (%)", ylim=(None, 94))
     axes.set_xlim(left=0)
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    _legend_below(figure, axes, 2)
     return figure
 
 

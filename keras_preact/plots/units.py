@@ -188,7 +188,7 @@ def _draw_panel(axes: Any, shown: Panel, top: float) -> None:
             axes.plot([x, x], [y, y - _NEXT], color=INK, linewidth=1.1, zorder=2)
             y -= _NEXT
     arrow(axes, [(x, y), (x, y - 0.3)])
-    write(axes, x, y - 0.4, "$x_{l+1}$", NORMAL)
+    write(axes, x, y - 0.4, f"$x_{{l+{len(shown.units)}}}$", NORMAL)
     for number, (text, is_bold) in enumerate(reversed(list(shown.below.items()))):
         write(axes, middle, _LINE * (number + 0.5), text, NORMAL - 0.5, weight="bold" if is_bold else "normal")
 

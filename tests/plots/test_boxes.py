@@ -88,7 +88,8 @@ def test_a_unit_is_as_high_as_announced_and_all_its_parts_are_drawn(parts, check
         assert len(parts(axes, "plus")) == 1
         assert len(parts(axes, "area")) == 1 + bool(shortcut) + bool(after)  # F, h and f
         shown = {text.get_text() for text in axes.texts}
-        assert {"$F$", "$h$" if shortcut else "$h$ = identity"} <= shown and ("$f$" in shown) == bool(after)
+        h = "$h$" if shortcut else f"$h$ = {', '.join(before) or 'identity'}"
+        assert {"$F$", h} <= shown and ("$f$" in shown) == bool(after)
         arrows = [patch._path_original.vertices for patch in parts(axes, "arrow")]
         assert len(arrows) == len(boxes) + 2  # one into each box, and two into the addition
         (circle,) = parts(axes, "plus")

@@ -197,6 +197,7 @@ def test_the_blocks_are_those_of_the_layers(parts, check_texts, tmp_path):
     assert titles == ["post-norm", "pre-norm"]
     for name, axes, labels in zip(("post_norm", "pre_norm"), figure.axes, (post, pre), strict=True):
         assert len(parts(axes, "plus")) == 2
+        assert {"$x_l$", "$x_{l+2}$"} <= {text.get_text() for text in axes.texts}  # two units
         block = EncoderBlock(2, placement=NORM_PLACEMENTS[name])
         block.build((None, 5, 8))
         unit = unit_parts(block.attention)

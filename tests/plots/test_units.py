@@ -80,6 +80,11 @@ def test_units_that_change_the_shape(placement, shortcut, check_texts):
         assert sorted(labels) == sorted(every)
 
 
+def test_a_shared_preactivation_is_named_as_part_of_h():
+    shown = texts(unit_figure({"shared": built(preactivation="shared")}))
+    assert "$h$ = BN, ReLU" in shown and "$h$ = identity" not in shown
+
+
 def test_strides_and_the_norm_of_a_projection_are_drawn():
     assert unit_parts(built(4, strides=2, placement="original")).shortcut == ("1×1 conv, 8, /2", "BN")
     assert unit_parts(built(4, strides=2)).shortcut == ("1×1 conv, 8, /2",)
