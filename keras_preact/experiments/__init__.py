@@ -15,7 +15,7 @@ from keras_preact.experiments.report import (
     without_empty_columns,
 )
 from keras_preact.experiments.runner import Job, duration, plan, run_missing
-from keras_preact.experiments.statistics import Difference, difference
+from keras_preact.experiments.statistics import Difference, binomial_deviation, difference, seeds_needed
 from keras_preact.experiments.store import Run, Store, keep
 from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.experiments.workers import default_workers, run_in_workers
@@ -33,6 +33,7 @@ __all__ = [
     "Row",
     "Run",
     "Store",
+    "binomial_deviation",
     "cells",
     "costs",
     "default_workers",
@@ -47,6 +48,7 @@ __all__ = [
     "record_initial_gradients",
     "run_in_workers",
     "run_missing",
+    "seeds_needed",
     "verdict",
     "without_empty_columns",
     "write_results",
