@@ -176,7 +176,7 @@ def test_the_readme_has_a_row_for_each_depth_of_the_confirmation_and_what_tuning
     assert f"tuning the learning rate per order closes {100 * share:.0f} % of the gap from 110 layers on" in text
 
 
-def test_the_readme_says_what_a_lower_rate_does_to_the_original():
+def test_the_readme_says_what_another_rate_does_to_each_order():
     runs = confirmed(Store([ROOT / "results"]))
     at = {
         (depth, rate): mean(run.error for run in runs["original", depth, rate])
@@ -187,8 +187,12 @@ def test_the_readme_says_what_a_lower_rate_does_to_the_original():
         f"at 0.03 instead of 0.1 its mean error is {at[56, 0.03]:.1f} instead of {at[56, 0.1]:.1f} % at 56 layers, "
         f"{at[110, 0.03]:.1f} instead of {at[110, 0.1]:.1f} % at 110, and {at[218, 0.03]:.1f} % at either rate at 218"
     )
-    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert said in text
     assert f"{at[218, 0.03]:.1f}" == f"{at[218, 0.1]:.1f}"
+    low, high = ([run.error for run in runs["full_preactivation", 110, rate]] for rate in (0.1, 0.3))
+    said = f"its error is {mean(high):.1f} % at 0.3 (n = {len(high)}) instead of {mean(low):.1f} % at 0.1."
+    assert mean(high) < mean(low) and said in text
 
 
 def test_the_readme_has_the_error_of_each_order_at_110_layers():
