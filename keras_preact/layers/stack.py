@@ -318,8 +318,9 @@ class UnitStack(CompositeLayer):
             for variable, autocast in zip(self.stacked, template.autocast, strict=True)
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
-        step, attached = pure(self._passed_on(mask)), mask_of(x)
-        if self._passed_on(mask) is None or attached is mask or (attached is not None and not self._has_two_masks):
+        passed_on, attached = self._passed_on(mask), mask_of(x)
+        step = pure(passed_on)
+        if passed_on is None or attached is mask or (attached is not None and not self._has_two_masks):
             x, updates, loss = run_units(step, x, values, self.repeats, specs, self.remat)
         elif self.repeats == 1:
             step = pure(attached)
