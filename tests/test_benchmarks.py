@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import keras
 import numpy as np
 import psutil
 import pytest
@@ -192,8 +193,16 @@ def test_the_operations_of_a_subject_are_those_of_its_network():
     network = preact_resnet50()
     step, inference = subjects.imagenet(2), subjects.imagenet(2, inference=True)
     assert inference.flops == 4 * multiply_adds(network) and step.flops == 3 * inference.flops
+
+
+@pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
+def test_the_matrix_product_waits_for_a_number_in_both_precisions(precision):
+    keras.config.set_dtype_policy(precision)
     product = subjects.matrix_product(64)
-    assert product.flops == 2 * 64**3 and np.isfinite(product())
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=(64, 64)) for _ in range(2))
+    assert product.flops == 2 * 64**3
+    np.testing.assert_allclose(product(), (a @ b)[0, 0], rtol=1e-5 if precision == "float32" else 0.05)
 
 
 def test_the_short_series_leaves_out_what_takes_long():
