@@ -61,6 +61,8 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     yield _memory(1001, 64, default)
     for batch in (8, 32, 128):
         yield _threads(110, batch, default)
+    # The shallowest network that is rolled by default: the smallest gain at the start, against any cost per step.
+    yield _steps("step 56", 56, 128, dict.fromkeys(PRECISIONS, ("rolled", "unrolled")))
     yield _steps("step 164", 164, 32, {"float32": FORMS, "mixed_bfloat16": FORMS})
     # Two comparisons, because the subjects do not fit into memory together.
     yield _steps("step 1001", 1001, 8, {"float32": FORMS, "mixed_bfloat16": ("rolled",)})

@@ -412,12 +412,12 @@ class UnitStack(CompositeLayer):
 def default_rolled(repeats: int) -> bool:
     """Return whether a stack of `repeats` units is rolled by default.
 
-    On TensorFlow, stacks of 12 units or more are: training starts several times sooner, and a step takes about as long.
+    On TensorFlow, stacks of 8 units or more are: training starts sooner, and a step takes about as long.
     On other backends, stacks of 500 units or more are, because their unrolled graph takes minutes to build and reaches
     Python's recursion limit. Smaller loops would start sooner on JAX too, but on CPUs XLA runs the convolutions of a
     loop on one thread.
     """
-    return repeats >= (12 if keras.backend.backend() == "tensorflow" else 500)
+    return repeats >= (8 if keras.backend.backend() == "tensorflow" else 500)
 
 
 def _stacked_initializer(initializer: Any, n: int, is_seed: bool) -> Callable[..., Any]:

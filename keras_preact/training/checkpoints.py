@@ -125,8 +125,8 @@ class Checkpoint:
         arrays = [contents[key] for key in sorted(contents) if key != ABOUT]
         if about["names"] != self._names() or [a.shape for a in arrays] != [tuple(v.shape) for v in variables]:
             raise InputError(
-                f"the checkpoint {path.name} belongs to another network or optimizer; resume with the configuration "
-                "of its run"
+                f"the checkpoint {path.name} belongs to another network or optimizer; resume with the configuration, "
+                "backend and version of keras_preact of its run"
             )
         for variable, array in zip(variables, arrays, strict=True):
             variable.assign(array)

@@ -191,12 +191,12 @@ def test_every_unit_is_a_layer_by_default_whatever_the_backend():
 
 
 def test_the_automatic_choice_rolls_long_stages_on_tensorflow():
-    """The stages of depth 80 have 12 units after their first, those of depth 74 have 11."""
+    """The stages of depth 56 have 8 units after their first, those of depth 50 have 7."""
     rolls = keras.backend.backend() == "tensorflow"
-    for depth, expected in ((80, rolls), (74, False)):
+    for depth, expected in ((56, rolls), (50, False)):
         names = {layer.name for layer in cifar_resnet(depth, rolled=None).layers}
         assert ("stage1_stack" in names) == expected
-    blocks = transformer(Series(8, 2), Classification(2), depth=12, dim=8, heads=2, rolled=None)
+    blocks = transformer(Series(8, 2), Classification(2), depth=8, dim=8, heads=2, rolled=None)
     assert ("encoder_stack" in {layer.name for layer in blocks.layers}) == rolls
 
 
