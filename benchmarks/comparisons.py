@@ -78,7 +78,7 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
     for network in ("cifar", "imagenet"):
         for batch in (1, 16):
             yield _serving(network, batch, torch)
-    yield _fit(20, 100, 120, default)
+    yield _fit(20, 100, 60, default)
     yield _xla(20, 128, default)
     yield _deterministic(20, 128, default)
     yield _encoders(hub, torch)
@@ -191,7 +191,8 @@ def _serving(network: str, batch: int, torch: bool) -> Comparison:
         subjects.append(Subject("PyTorch, compiled", "cifar_torch_served", {"block": block, "n": n, "batch": batch}))
     name = {"cifar": "110", "imagenet": "ImageNet-50"}[network]
     packages = ("onnxruntime", "openvino", "ai-edge-litert")
-    return Comparison(f"serving {name} batch {batch}", tuple(subjects), images=batch, also=packages)
+    title = f"serving {name} batch {batch}"
+    return Comparison(title, tuple(subjects), images=batch, also=packages, is_short=False)
 
 
 def _units(depth: int) -> tuple[str, int]:
@@ -245,7 +246,7 @@ def _encoder_start(depth: int, default: str) -> Comparison:
     size = {"depth": depth, "batch": 8, **ENCODER}
     forms: dict[str, dict[str, Any]] = {"default": {}, "unrolled": {"rolled": False}}
     subjects = tuple(Subject(name, "encoder", {**size, **form}, default) for name, form in forms.items())
-    return Comparison(f"encoder start {depth}", subjects, restarts=True)
+    return Comparison(f"encoder start {depth}", subjects, restarts=True, rounds=2)  # the ratio is about ten
 
 
 def _torch(name: str, depth: int, batch: int, compiled: bool = False, bfloat16: bool = False) -> Subject:

@@ -14,6 +14,20 @@ TITLES = {"first_step": "first step, s", "step": "step, s", "peak_gib": "peak me
 
 
 @dataclass(frozen=True)
+class Ratio:
+    """A ratio of two medians, and the smallest and largest ratio of a round."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def range(self) -> str:
+        """The range of the rounds as text; empty with one round."""
+        return f"{self.low:.2f} to {self.high:.2f}" if self.low < self.high else ""
+
+
+@dataclass(frozen=True)
 class Claim:
     """A ratio of two medians, and the bound that we aim for.
 
@@ -36,34 +50,40 @@ class Claim:
     at_most: float = float("inf")
     under_comparison: str | None = None
 
-    def ratio(self, results: dict[str, Any]) -> float | None:
+    def ratio(self, results: dict[str, Any]) -> Ratio | None:
         """Return the ratio, or `None` if one of the two was not measured."""
         over = self._best(results, self.comparison, self.over)
         under = self._best(results, self.under_comparison or self.comparison, self.under)
-        return None if over is None or under is None else over / under
+        if over is None or under is None:
+            return None
+        rounds = [a / b for a, b in zip(over, under, strict=False)]
+        return Ratio(statistics.median(over) / statistics.median(under), min(rounds), max(rounds))
 
-    def holds(self, ratio: float) -> bool:
-        """Return whether the ratio satisfies the bound."""
-        return self.at_least <= ratio <= self.at_most
+    def verdict(self, ratio: Ratio) -> str:
+        """Return whether the ratio satisfies the bound in all rounds ("holds") or in none; "undecided" otherwise."""
+        inside = {self.at_least <= value <= self.at_most for value in (ratio.low, ratio.high)}
+        return "undecided" if len(inside) > 1 else "holds" if inside == {True} else "does not hold"
 
     @property
     def bound(self) -> str:
         """The bound as text."""
         return f"≥ {self.at_least:g}" if self.at_least else f"≤ {self.at_most:g}"
 
-    def _best(self, results: dict[str, Any], comparison: str, subjects: str) -> float | None:
+    def _best(self, results: dict[str, Any], comparison: str, subjects: str) -> list[float] | None:
+        """Return the values of the subject with the smallest median, round by round."""
         values = results["comparisons"].get(comparison, {"values": {}})["values"]
-        medians = [statistics.median(values[s][self.key]) for s in subjects.split(" | ") if s in values]
-        return min(medians, default=None)
+        rows = [values[s][self.key] for s in subjects.split(" | ") if s in values]
+        return min(rows, key=statistics.median, default=None)
 
 
 class Share(Claim):
     """A ratio of two rates in floating-point operations per second."""
 
-    def _best(self, results: dict[str, Any], comparison: str, subjects: str) -> float | None:
+    def _best(self, results: dict[str, Any], comparison: str, subjects: str) -> list[float] | None:
         values = results["comparisons"].get(comparison, {"values": {}})["values"]
         chosen = [values[s] for s in subjects.split(" | ") if s in values and "flops" in values[s]]
-        return max((value["flops"][0] / statistics.median(value["step"]) for value in chosen), default=None)
+        rates = [[value["flops"][0] / seconds for seconds in value["step"]] for value in chosen]
+        return max(rates, key=statistics.median, default=None)
 
 
 def _claims() -> Iterator[Claim]:
@@ -213,10 +233,11 @@ def report(results: dict[str, Any]) -> str:
     """Return the report as Markdown: claims, defaults, profiles, and the medians of each comparison."""
     lines = ["# Benchmarks", "", _machine(results), "", *_claims_table(results)]
     lines += [
-        "Against several others, the best of them counts. The precision is float32 unless named. “Default” is what "
-        "`keras-preact train` does on this machine; in inference it is that network folded "
-        "(`keras_preact.models.fold`), and the others are not folded. “Start” has batch 8; its memory is the peak of "
-        "the whole process.",
+        "Each ratio is one of medians, followed by the smallest and the largest ratio of a round. A target holds if "
+        "all rounds satisfy it, and is undecided if only some do. Against several others, the best of them counts. The "
+        "precision is float32 unless named. “Default” is what `keras-preact train` does on this machine; in inference "
+        "it is that network folded (`keras_preact.models.fold`), and the others are not folded. “Start” has batch 8; "
+        "its memory is the peak of the whole process.",
         "",
     ]
     lines += _defaults(results)
@@ -231,10 +252,10 @@ def _claims_table(results: dict[str, Any]) -> list[str]:
     """Return the claims whose comparisons are in the series, as Markdown."""
     ratios = [(claim, ratio) for claim in CLAIMS if (ratio := claim.ratio(results)) is not None]
     rows = [
-        f"| {claim.text} | {ratio:.2f} | {claim.bound} | {'holds' if claim.holds(ratio) else 'does not hold'} |"
+        f"| {claim.text} | {ratio.value:.2f} | {ratio.range} | {claim.bound} | {claim.verdict(ratio)} |"
         for claim, ratio in ratios
     ]
-    return ["| ratio | measured | target | |", "|---|---|---|---|", *rows, ""] if rows else []
+    return ["| ratio | measured | rounds | target | |", "|---|---|---|---|---|", *rows, ""] if rows else []
 
 
 def _defaults(results: dict[str, Any]) -> list[str]:
@@ -243,7 +264,7 @@ def _defaults(results: dict[str, Any]) -> list[str]:
     for default in DEFAULTS:
         ratios = [(claim.text, ratio) for claim in default.ratios if (ratio := claim.ratio(results)) is not None]
         if ratios:
-            measured = "; ".join(f"{text} **{ratio:.2f}**" for text, ratio in ratios)
+            measured = "; ".join(f"{text} **{ratio.value:.2f}**" for text, ratio in ratios)
             lines += [f"* **{default.what}** {default.reason} Measured: {measured}."]
     return ["## Defaults chosen by measurement", "", *lines, ""] if lines else []
 

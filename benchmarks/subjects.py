@@ -422,8 +422,8 @@ def torch_encoder(depth: int, dim: int, heads: int, length: int) -> Any:
 # ---- PyTorch ------------------------------------------------------------------------------------------------------
 
 
-def torch_cifar(block: str, n: int) -> Any:
-    """Return the same network in PyTorch, channels_last."""
+def torch_cifar(block: str, n: int, width: int = 1) -> Any:
+    """Return the same network in PyTorch, channels_last; `width` multiplies the filters of the stages."""
     import torch
     from torch import nn
 
@@ -454,7 +454,7 @@ def torch_cifar(block: str, n: int) -> Any:
 
     parts: list[Any] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False)]
     channels = 16
-    for stage, filters in enumerate((16, 32, 64)):
+    for stage, filters in enumerate((16 * width, 32 * width, 64 * width)):
         for unit in range(n):
             parts.append(Unit(channels, filters, 2 if stage and not unit else 1, first=not unit))
             channels = filters * expansion

@@ -481,7 +481,11 @@ REFUSED = {
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
     "budget without its data": (
         ["reproduce", "table1", "--budget", "cpu", "--jobs", "1", "--data-dir", "none"],
-        "cifar10",
+        "error: the data set cifar10 is not prepared in none",
+    ),
+    "several runs without their data": (
+        ["reproduce", "table1", "--budget", "cpu", "--jobs", "2", "--data-dir", "none"],
+        "error: the data set cifar10 is not prepared in none",
     ),
     "results": (["results", "nowhere"], "nowhere is not a folder"),
     "model to inspect": (["inspect", "nowhere.keras"], "known: "),

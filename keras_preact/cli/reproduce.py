@@ -11,6 +11,7 @@ from keras_preact import paper
 from keras_preact.cli.display import progress
 from keras_preact.cli.options import parser
 from keras_preact.console import Status, console, say, table
+from keras_preact.data import prepare_dataset
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.experiments import (
     BUDGETS,
@@ -28,6 +29,7 @@ from keras_preact.experiments import (
     run_missing,
     without_empty_columns,
 )
+from keras_preact.experiments.grid import data_dir_of
 from keras_preact.experiments.store import identity
 from keras_preact.training import default_precision, next_free_folder
 
@@ -81,6 +83,8 @@ def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
     missing = [job for job in jobs if job.run is None]
     workers = default_workers(len(missing)) if options.jobs is None else check_positive("--jobs", options.jobs)
     if (workers := min(workers, len(missing))) > 1:
+        for name in dict.fromkeys(job.config.dataset for job in missing):
+            prepare_dataset(name, data_dir_of(name, options.data_dir))  # or each worker would download it
         arguments = [word for word in options.arguments if word != "--debug"]
         with Status() as status:
             run_in_workers(

@@ -4,7 +4,7 @@ from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
 from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors, feed, part_of
 from keras_preact.data.bundled import bundled_cifar10
 from keras_preact.data.folder import FolderSplit, from_folder
-from keras_preact.data.load import load_dataset
+from keras_preact.data.load import load_dataset, prepare_dataset
 from keras_preact.data.sequences import (
     SequenceDataset,
     SequenceSplit,
@@ -40,4 +40,5 @@ __all__ = [
     "from_tfds",
     "load_dataset",
     "part_of",
+    "prepare_dataset",
 ]

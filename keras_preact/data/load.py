@@ -8,7 +8,7 @@ from typing import Any
 from keras_preact.data.bundled import bundled_cifar10
 from keras_preact.data.folder import from_folder
 from keras_preact.data.sequences import SEQUENCES
-from keras_preact.data.streams import from_tfds
+from keras_preact.data.streams import from_tfds, prepare_tfds
 from keras_preact.errors import InputError
 
 
@@ -47,6 +47,23 @@ def load_dataset(
         _check_unset(name, "--image-size", image_size)
         return SEQUENCES[name]()
     return from_tfds(name, data_dir, image_size)
+
+
+def prepare_dataset(name: str, data_dir: str | Path | None = None) -> None:
+    """Download a data set if it is missing, without loading it. Call it before several processes load the same data.
+
+    Args:
+        name, data_dir: as in `load_dataset`.
+
+    Raises:
+        InputError: a data set of tensorflow-datasets is unknown, missing or incomplete.
+
+    Example: bundled data are always there.
+
+    >>> prepare_dataset("bundled")
+    """
+    if name not in ("bundled", "folder", *SEQUENCES):
+        prepare_tfds(name, data_dir)
 
 
 def _check_unset(name: str, option: str, value: Any) -> None:

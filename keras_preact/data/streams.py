@@ -60,8 +60,7 @@ def from_tfds(
         InputError: tensorflow-datasets is not installed; the data set is unknown or incomplete, or cannot be
             downloaded; or it does not have uint8 images with one label each.
     """
-    check_installed(f"the data set {name!r}", "tensorflow", "tensorflow_datasets")
-    builder = _prepared_builder(name, data_dir, download)
+    builder = prepare_tfds(name, data_dir, download)
     splits = _split_names(builder, name)
     image = builder.info.features["image"]
     if image.np_dtype != np.uint8:
@@ -82,7 +81,16 @@ def from_tfds(
     return ImageDataset(name, first, second, class_names)
 
 
-def _prepared_builder(name: str, data_dir: str | Path | None, download: bool) -> Any:
+def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool = True) -> Any:
+    """Return the builder of a data set of tensorflow-datasets; download the data set if it is missing.
+
+    Args:
+        name, data_dir, download: as in `from_tfds`.
+
+    Raises:
+        InputError: tensorflow-datasets is not installed, or the data set is unknown, missing or incomplete.
+    """
+    check_installed(f"the data set {name!r}", "tensorflow", "tensorflow_datasets")
     import tensorflow_datasets as tfds
 
     tfds.disable_progress_bar()

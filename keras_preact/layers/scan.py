@@ -16,21 +16,30 @@ Specs = Sequence[tuple[Any, Any]]
 """Shape and dtype of each update of a step."""
 
 
-def run_units(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str) -> StepOutputs:
-    """Run `loop` with a unit as its step and the rematerialization of `REMATS`."""
+def run_units(
+    step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str, first: Step | None = None
+) -> StepOutputs:
+    """Run `loop` with a unit as its step and the rematerialization of `REMATS`.
+
+    Args:
+        first: the step of the first unit, if it differs from `step`.
+    """
+    if first is not None:
+        return _run_first(first, step, x, values, n, specs, remat)
     if remat == "segment":
         return loop_over_segments(step, x, values, n, specs, length=math.isqrt(n))
     return loop(rematerialized(step) if remat == "unit" else step, x, values, n, specs)
 
 
-def run_units_after(
+def _run_first(
     first: Step, step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str
 ) -> StepOutputs:
-    """Run a first unit, then `run_units` for the other n − 1."""
-    x, start, loss = (first if remat == "none" else rematerialized(first))(x, [value[0] for value in values])
-    x, updates, rest = run_units(step, x, [value[1:] for value in values], n - 1, specs, remat)
-    joined = [ops.concatenate([one[None], others]) for one, others in zip(start, updates, strict=True)]
-    return x, joined, loss + rest
+    x, updates, loss = (first if remat == "none" else rematerialized(first))(x, [value[0] for value in values])
+    updates = [update[None] for update in updates]
+    if n > 1:
+        x, others, rest = run_units(step, x, [value[1:] for value in values], n - 1, specs, remat)
+        updates, loss = [ops.concatenate(parts) for parts in zip(updates, others, strict=True)], loss + rest
+    return x, updates, loss
 
 
 def loop(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:

@@ -32,7 +32,7 @@ from keras_preact.layers.functional import (
 )
 from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.layers.remat import check_remat, rematerialized
-from keras_preact.layers.scan import run_units, run_units_after
+from keras_preact.layers.scan import run_units
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -318,18 +318,15 @@ class UnitStack(CompositeLayer):
             for variable, autocast in zip(self.stacked, template.autocast, strict=True)
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
+        # The first unit finds the mask of the stack's input, the others the one that units pass on.
         passed_on, attached = self._passed_on(mask), mask_of(x)
         step = pure(passed_on)
-        if passed_on is None or attached is mask or (attached is not None and not self._has_two_masks):
-            x, updates, loss = run_units(step, x, values, self.repeats, specs, self.remat)
-        elif self.repeats == 1:
-            step = pure(attached)
-            x, updates, loss = run_units(step, x, values, 1, specs, self.remat)
-        else:
-            x, updates, loss = run_units_after(pure(attached), step, x, values, self.repeats, specs, self.remat)
+        is_alike = passed_on is None or attached is mask or (attached is not None and not self._has_two_masks)
+        first = None if is_alike else pure(attached)
+        x, updates, loss = run_units(step, x, values, self.repeats, specs, self.remat, first)
         for i, update in zip(state, updates, strict=True):
             self.stacked[i].assign(update)
-        if step.has_losses:
+        if step.has_losses or (first is not None and first.has_losses):
             self.add_loss(loss)
         return x
 
