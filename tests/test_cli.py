@@ -481,11 +481,11 @@ REFUSED = {
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
     "budget without its data": (
         ["reproduce", "table1", "--budget", "cpu", "--jobs", "1", "--data-dir", "none"],
-        "error: the data set cifar10 is not prepared in none",
+        "error: the data set cifar10 is not prepared in ",
     ),
     "several runs without their data": (
         ["reproduce", "table1", "--budget", "cpu", "--jobs", "2", "--data-dir", "none"],
-        "error: the data set cifar10 is not prepared in none",
+        "error: the data set cifar10 is not prepared in ",
     ),
     "results": (["results", "nowhere"], "nowhere is not a folder"),
     "model to inspect": (["inspect", "nowhere.keras"], "known: "),

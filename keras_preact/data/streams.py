@@ -81,6 +81,21 @@ def from_tfds(
     return ImageDataset(name, first, second, class_names)
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress warnings that a data set is missing and that a try to download it failed: the error says the same."""
+    loggers = [logging.getLogger(name) for name in ("absl", "urllib3")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@_quiet()
 def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool = True) -> Any:
     """Return the builder of a data set of tensorflow-datasets; download the data set if it is missing.
 
@@ -120,8 +135,7 @@ def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool =
             raise InputError(f"the data set {name} is not prepared in {folder}; prepare it, or pass download=True")
         try:
             _check_network(builder)
-            with _quiet_retries():
-                builder.download_and_prepare()
+            builder.download_and_prepare()
         except Exception as error:
             if is_new:
                 _remove_empty_folders(data_dir)
@@ -142,18 +156,6 @@ def _check_network(builder: Any) -> None:
         socket.getaddrinfo("storage.googleapis.com", 443)  # the first host that tensorflow-datasets asks
     except OSError:
         raise OSError("there is no network connection: DNS lookup failed") from None
-
-
-@contextlib.contextmanager
-def _quiet_retries() -> Iterator[None]:
-    """Suppress urllib3's warning about each of ten tries: the final error says the same."""
-    logger = logging.getLogger("urllib3")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _remove_empty_folders(data_dir: Any) -> None:

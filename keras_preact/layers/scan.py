@@ -31,9 +31,7 @@ def run_units(
     return loop(rematerialized(step) if remat == "unit" else step, x, values, n, specs)
 
 
-def _run_first(
-    first: Step, step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str
-) -> StepOutputs:
+def _run_first(first: Step, step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str) -> StepOutputs:
     x, updates, loss = (first if remat == "none" else rematerialized(first))(x, [value[0] for value in values])
     updates = [update[None] for update in updates]
     if n > 1:
