@@ -3,7 +3,7 @@
 import pytest
 
 from keras_preact import InputError
-from keras_preact.data import load_dataset
+from keras_preact.data import load_dataset, prepare_dataset
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,16 @@ def test_bundled_data_refuse_the_options_of_other_data(name, option):
 def test_a_folder_needs_a_path():
     with pytest.raises(InputError, match="--dataset folder needs --data-dir"):
         load_dataset("folder")
+
+
+def test_only_what_is_not_bundled_is_prepared(monkeypatch):
+    asked = []
+    monkeypatch.setattr("keras_preact.data.load.prepare_tfds", lambda *arguments: asked.append(arguments))
+    for name in ("bundled", "folder", "reviews", "cifar10"):
+        prepare_dataset(name, "mine")
+    assert asked == [("cifar10", "mine")]
+
+
+def test_a_data_set_that_cannot_be_prepared_is_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no data set 'cifar11'"):
+        prepare_dataset("cifar11", tmp_path)
