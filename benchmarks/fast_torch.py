@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report import is_from_elsewhere, processor
 from benchmarks.subjects import torch_cifar
 from keras_preact.data import ImageDataset, load_dataset
 from keras_preact.data.batches import TestBatches, TrainBatches
@@ -30,7 +31,7 @@ TEST_BATCH = 500
 
 
 def network() -> Any:
-    """Return the untrained network, with the initial values of this package's."""
+    """Return the untrained network, with initial values drawn as in this package."""
     from torch import nn
 
     model = torch_cifar("basic", UNITS_PER_STAGE, WIDTH)
@@ -147,11 +148,11 @@ class Run:
         return (pixels - self._mean) / self._deviation
 
 
-def measured(seed: int, data_dir: str | None) -> dict[str, Any]:
-    """Return the test errors and the seconds of a run; compiling counts, loading the data does not."""
+def measured(seed: int, dataset: ImageDataset) -> dict[str, Any]:
+    """Return the test errors and the seconds of a run, with the time to compile."""
     recipe = get_recipe("fast")
     assert isinstance(recipe, FastRecipe)
-    run = Run(recipe, load_dataset("cifar10", data_dir), seed)
+    run = Run(recipe, dataset, seed)
     start, cpu_start = time.perf_counter(), time.process_time()
     errors = run.test_errors()
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
@@ -169,11 +170,10 @@ def report(results: dict[str, Any]) -> str:
     errors = [run["test_error"] for run in runs]
     minutes = statistics.median(run["cpu_seconds"] for run in runs) / 60
     hardware = here["hardware"]
-    processor = hardware["processor"] + (f" ({hardware['instructions']})" if hardware.get("instructions") else "")
     lines = [
         "# The recipe `fast` in PyTorch",
         "",
-        f"{hardware['cores']} cores of {processor}, no GPU. "
+        f"{hardware['cores']} cores of {processor(hardware)}, no GPU. "
         + ", ".join(f"{name} {version}" for name, version in here["versions"].items())
         + ".",
         "",
@@ -204,11 +204,15 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # in this process, whose CPU time is measured
     file = options.out / "fast.json"
-    results = json.loads(file.read_text()) if file.exists() else {"environment": environment(), "runs": {}}
+    here = environment()
+    results = json.loads(file.read_text()) if file.exists() else {"environment": here, "runs": {}}
+    if is_from_elsewhere(results, here):
+        parser.error(f"{file} is from another machine or other versions; choose another --out")
     options.out.mkdir(parents=True, exist_ok=True)
+    dataset = load_dataset("cifar10", options.data_dir)
     for seed in range(options.seeds):
         if str(seed) not in results["runs"]:
-            results["runs"][str(seed)] = measured(seed, options.data_dir)
+            results["runs"][str(seed)] = measured(seed, dataset)
             file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
             (options.out / "README.md").write_text(report(results), encoding="utf-8")
 

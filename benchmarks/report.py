@@ -312,14 +312,18 @@ def _rounds(count: int) -> str:
     return "One round." if count == 1 else f"Medians of {count} rounds."
 
 
+def processor(hardware: dict[str, Any]) -> str:
+    """Return the processor's name, with the instructions that decide its speed if they are recorded."""
+    return hardware["processor"] + (f" ({hardware['instructions']})" if hardware.get("instructions") else "")
+
+
 def _machine(results: dict[str, Any]) -> str:
     environment = results["environment"]
     hardware, versions = environment["hardware"], environment["versions"]
-    processor = hardware["processor"] + (f" ({hardware['instructions']})" if hardware.get("instructions") else "")
     gpus = ", ".join(hardware["accelerators"]) or "no GPU"
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"{hardware['cores']} cores of {processor}, {hardware['memory_gib']} GiB, {gpus}. {software}. "
+        f"{hardware['cores']} cores of {processor(hardware)}, {hardware['memory_gib']} GiB, {gpus}. {software}. "
         f"Commits: {', '.join(_commits(results))}."
     )
 

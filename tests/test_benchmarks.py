@@ -275,7 +275,7 @@ def test_crops_in_pytorch_are_parts_of_the_padded_image():
 
 
 @pytest.mark.thorough
-def test_a_run_in_pytorch_follows_the_recipe_and_learns(tmp_path):
+def test_a_run_in_pytorch_follows_the_recipe_and_learns():
     pytest.importorskip("torch")
     data = load_dataset("bundled")
     recipe = dataclasses.replace(get_recipe("fast"), batch_size=64).with_steps(186)
