@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_preact.keras_private import (
@@ -53,7 +55,9 @@ class PureUnits:
                 x = call_unit(unit, x, self.training, self.mask)
             self.has_losses = bool(scope.losses)
             loss = sum((ops.cast(loss, "float32") for loss in scope.losses), ops.zeros((), "float32"))
-            return x, [scope.get_current_value(variable) for variable in self.state], loss
+            # Without `stop_gradient`, the backward pass of a loop computes zero gradients of the updates.
+            updates = [ops.stop_gradient(scope.get_current_value(variable)) for variable in self.state]
+            return x, updates, loss
 
 
 def call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any) -> Any:
@@ -112,6 +116,58 @@ class Template:
         """Indices of the variables that are not weights: moving statistics, states of random generators."""
         self.autocast = [is_autocast(v) and "float" in v.dtype for v in self.variables]
         """For each variable, whether the unit casts it to its compute dtype; those of normalization stay."""
+
+    def stacked_initializer(self, index: int, n: int, values: Sequence[Any] | None = None) -> Callable[..., Any]:
+        """Return an initializer of the variable's values in n units, stacked along a new first axis.
+
+        Args:
+            index: of the variable.
+            values: the n values, if they do not come from the variable's initializer.
+        """
+        if values is not None:
+            return partial(_constant, values)
+        if self.variables[index].name == "seed_generator_state":
+            return partial(_different_seeds, self.initializers[index], n)
+        return partial(_stacked_draws, self.initializers[index], n)
+
+
+_SAME_EACH_TIME = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
+
+
+def _constant(values: Any, shape: Sequence[int], dtype: Any = None) -> Any:
+    return ops.convert_to_tensor(np.asarray(values), dtype=dtype)
+
+
+def _stacked_draws(initializer: Any, n: int, shape: Sequence[int], dtype: Any = None) -> Any:
+    unit_shape = tuple(shape[1:])
+    if isinstance(initializer, _SAME_EACH_TIME):
+        # Stacked, not broadcast: on PyTorch, the units' slices must not share memory.
+        return ops.stack([initializer(unit_shape, dtype=dtype)] * n)
+    if _draws_at_once(initializer, unit_shape):
+        # Keras counts the new axis as part of a kernel's size and divides the scale by n.
+        settings = {"mode": initializer.mode, "distribution": initializer.distribution}
+        return keras.initializers.VarianceScaling(initializer.scale * n, **settings)(shape, dtype=dtype)
+    values = []
+    for _ in range(n):
+        # A Keras initializer repeats its values; a clone draws new ones, unless it has an explicit seed.
+        fresh = initializer.clone() if hasattr(initializer, "clone") else initializer
+        values.append(fresh(unit_shape, dtype=dtype))
+    return ops.stack(values)
+
+
+def _draws_at_once(initializer: Any, unit_shape: Sequence[int]) -> bool:
+    """Return whether one draw of n kernels is like n separate draws. It is much faster."""
+    if type(initializer).__call__ is not keras.initializers.VarianceScaling.__call__ or len(unit_shape) < 2:
+        return False
+    has_seed = initializer.get_config().get("seed", 0) is not None  # separate draws would be equal
+    return not has_seed and getattr(initializer, "input_axes", None) is None
+
+
+def _different_seeds(initializer: Any, n: int, shape: Sequence[int], dtype: Any = None) -> Any:
+    first = ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype))
+    # The first unit has the unit's seed; the other seeds derive from it and are practically independent.
+    seeds = [np.random.SeedSequence([int(first[0]), k]).generate_state(1)[0] % 10**9 for k in range(1, n)]
+    return ops.convert_to_tensor(np.array([first, *([seed, 0] for seed in seeds)]), dtype=dtype)
 
 
 def variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:

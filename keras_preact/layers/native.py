@@ -17,7 +17,7 @@ def _fused_batch_norm_tensorflow(
     """
     import tensorflow as tf
 
-    empty = tf.zeros([0], tf.float32)
+    empty = tf.constant([], tf.float32)
     mean, variance = (empty, empty) if statistics is None else map(tf.convert_to_tensor, statistics)
     fused = tf.raw_ops.FusedBatchNormV3(
         x=inputs,
@@ -30,9 +30,12 @@ def _fused_batch_norm_tensorflow(
         is_training=statistics is None,
     )
     # The op returns the unbiased variance n/(n-1) s²; Keras stores the biased s².
-    n = tf.cast(tf.size(inputs) // tf.maximum(tf.size(scale), 1), tf.float32)
-    unbiased_to_biased = (n - 1) / tf.maximum(n, 1)
-    return fused.y, tf.stop_gradient(fused.batch_mean), tf.stop_gradient(fused.batch_variance * unbiased_to_biased)
+    channels, size = scale.shape[0], inputs.shape.num_elements()
+    if size is None:
+        share = tf.math.divide_no_nan(float(channels), tf.cast(tf.size(inputs, tf.int64), tf.float32))
+    else:  # a constant: every operation counts in the time of the first step
+        share = channels / size if size else 0.0
+    return fused.y, tf.stop_gradient(fused.batch_mean), tf.stop_gradient(fused.batch_variance * (1 - share))
 
 
 def _fused_batch_norm_torch(

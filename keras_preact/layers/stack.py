@@ -7,7 +7,7 @@ Rolled, the graph has one unit per stage, and depth is the length of a loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -169,11 +169,7 @@ class UnitStack(CompositeLayer):
         varied = {name: values for argument, values in self.vary.items() for name in places[argument]}
         self.stacked: list[keras.Variable] = []
         for index, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
-            if name in varied:
-                initializer: Callable[..., Any] = partial(_constant, varied[name])
-            else:
-                is_seed = variable.name == "seed_generator_state"
-                initializer = _stacked_initializer(template.initializers[index], self.repeats, is_seed)
+            initializer = template.stacked_initializer(index, self.repeats, varied.get(name))
             self.stacked.append(
                 self.add_weight(
                     shape=(self.repeats, *variable.shape),
@@ -415,36 +411,6 @@ def default_rolled(repeats: int) -> bool:
     loop on one thread.
     """
     return repeats >= (8 if keras.backend.backend() == "tensorflow" else 500)
-
-
-def _stacked_initializer(initializer: Any, n: int, is_seed: bool) -> Callable[..., Any]:
-    """Return an initializer of n stacked values, from that of a single unit."""
-
-    def draw(shape: Sequence[int], dtype: Any = None) -> Any:
-        if isinstance(initializer, _SAME_EACH_TIME):
-            # Stacked, not broadcast: on PyTorch, the units' slices must not share memory.
-            return ops.stack([initializer(tuple(shape[1:]), dtype=dtype)] * n)
-        values = []
-        for _ in range(n):
-            # A Keras initializer repeats its values; a clone draws new ones, unless it has an explicit seed.
-            fresh = initializer.clone() if hasattr(initializer, "clone") else initializer
-            values.append(fresh(tuple(shape[1:]), dtype=dtype))
-        return ops.stack(values)
-
-    def different_seeds(shape: Sequence[int], dtype: Any = None) -> Any:
-        first = ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype))
-        # The first unit has the unit's seed; the other seeds derive from it and are practically independent.
-        seeds = [np.random.SeedSequence([int(first[0]), k]).generate_state(1)[0] % 10**9 for k in range(1, n)]
-        return ops.convert_to_tensor(np.array([first, *([seed, 0] for seed in seeds)]), dtype=dtype)
-
-    return different_seeds if is_seed else draw
-
-
-def _constant(values: Any, shape: Sequence[int], dtype: Any = None) -> Any:
-    return ops.convert_to_tensor(np.asarray(values), dtype=dtype)
-
-
-_SAME_EACH_TIME = (keras.initializers.Zeros, keras.initializers.Ones, keras.initializers.Constant)
 
 
 class _PerUnit(keras.constraints.Constraint):

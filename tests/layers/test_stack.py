@@ -226,6 +226,68 @@ class TestUnits:
         # N(0, 2 / (9 · 16)) in each
         np.testing.assert_allclose([kernel.std() for kernel in kernels], (2 / (9 * 16)) ** 0.5, rtol=0.1)
 
+    @pytest.mark.parametrize(
+        "initializer",
+        [
+            keras.initializers.HeNormal(),
+            keras.initializers.GlorotUniform(),
+            keras.initializers.VarianceScaling(3.0, "fan_out", "untruncated_normal"),
+            keras.initializers.Orthogonal(),
+            keras.initializers.RandomNormal(0.3),
+            keras.initializers.HeNormal(seed=1),
+            keras.initializers.GlorotUniform(keras.random.SeedGenerator(2)),
+        ],
+        ids=lambda initializer: type(initializer).__name__,
+    )
+    def test_each_unit_is_initialized_like_a_separate_layer(self, initializer):
+        dense = keras.layers.Dense(48, kernel_initializer=initializer, bias_initializer=initializer.clone())
+        if isinstance(initializer, keras.initializers.Orthogonal):
+            dense.bias_initializer = keras.initializers.Zeros()  # refuses vectors
+        stacks = [UnitStack(dense, 40, rolled=rolled) for rolled in (True, False)]
+        kernels, biases = [], []
+        for stack in stacks:
+            stack.build((None, 48))
+            weights = [stack.unit_weights(k) for k in range(40)]
+            kernels.append(np.stack([array(each["kernel"]) for each in weights]))
+            biases.append(np.stack([array(each["bias"]) for each in weights]))
+        np.testing.assert_allclose(kernels[0].std(axis=(1, 2)).mean(), kernels[1].std(axis=(1, 2)).mean(), rtol=0.01)
+        np.testing.assert_allclose(np.abs(kernels[0]).max(), np.abs(kernels[1]).max(), rtol=0.2)  # the distribution
+        np.testing.assert_allclose(biases[0].std(), biases[1].std(), rtol=0.15)
+        distinct = [len(np.unique(values[:, 0, 0])) for values in kernels]
+        assert distinct[0] == distinct[1]  # 1 with an integer seed, else 40
+        gram = kernels[0] @ kernels[0].transpose(0, 2, 1)
+        assert np.allclose(gram, np.eye(48), atol=1e-4) == isinstance(initializer, keras.initializers.Orthogonal)
+
+    @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="counts TensorFlow's operations")
+    def test_no_gradient_is_computed_for_updates_of_the_state(self, images):
+        import tensorflow as tf
+
+        @keras.saving.register_keras_serializable(package="tests")
+        class Remembers(keras.layers.Layer):
+            def build(self, input_shape):
+                self.w = self.add_weight(shape=(16,), initializer="ones")
+                self.last = self.add_weight(shape=(16,), trainable=False)
+
+            def call(self, x, training=None):
+                if training:
+                    self.last.assign(keras.ops.tanh(self.last + keras.ops.mean(x, axis=(0, 1, 2))))
+                return x * self.w
+
+        stack = UnitStack(Remembers(), N, rolled=True)
+        stack.build(images.shape)
+
+        @tf.function
+        def gradients(x):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(stack(x, training=True))
+            return tape.gradient(loss, [variable.value for variable in stack.trainable_variables])
+
+        function = gradients.get_concrete_function(tf.constant(images))
+        definition = function.graph.as_graph_def()
+        types = {node.op for body in definition.library.function for node in body.node_def}
+        assert "Tanh" in types and "TanhGrad" not in types
+        assert all(np.abs(array(gradient)).max() > 0 for gradient in gradients(images))
+
     def test_one_seed_gives_the_same_stack(self, images):
         first, second = [], []
         for weights in (first, second):
