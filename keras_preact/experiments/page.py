@@ -132,13 +132,13 @@ def _depth(store: Store, results: Path) -> list[str]:
 
 
 def _totals(store: Store) -> str:
-    """Return a sentence with the number of runs, their hours and their hardware."""
+    """Return a sentence with the number of runs, their hours of wall-clock time and their hardware."""
     if not store.runs:
         return ""
     hours = sum(float(run.record["seconds"]) for run in store.runs) / 3600
     hardware = Counter(machine(run).rsplit(", ", 1)[0] for run in store.runs).most_common()
     counts = "; ".join(f"{count} on {name}" for name, count in hardware)
-    return f"Total: {len(store.runs)} runs, {hours:.0f} hours ({counts}).\n"
+    return f"Total: {len(store.runs)} runs, {hours:.0f} hours of wall-clock time ({counts}).\n"
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------

@@ -226,21 +226,18 @@ class Store:
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self.runs = sorted(_finished(folders), key=lambda run: run.folder.path.name)
-        self._by_identity: dict[tuple[str, int], Run] = {}
-        self._by_network: dict[str, dict[int, Run]] = {}
+        self._by_seed: dict[str, dict[int, Run]] = {}
         for run in self.runs:
             config = run.config
-            key = identity(config, with_seed=False)
-            self._by_identity.setdefault((key, config.seed), run)
-            self._by_network.setdefault(key, {})[config.seed] = run
+            self._by_seed.setdefault(identity(config, with_seed=False), {}).setdefault(config.seed, run)
 
     def find(self, config: RunConfig) -> Run | None:
         """Return the finished run of a configuration; `None` if there is none."""
-        return self._by_identity.get((identity(config, with_seed=False), config.seed))
+        return self._by_seed.get(identity(config, with_seed=False), {}).get(config.seed)
 
     def with_any_seed(self, config: RunConfig) -> list[Run]:
         """Return the finished runs of a configuration, one per seed, in order of the seed."""
-        found = self._by_network.get(identity(config, with_seed=False), {})
+        found = self._by_seed.get(identity(config, with_seed=False), {})
         return [found[seed] for seed in sorted(found)]
 
 

@@ -128,7 +128,7 @@ def _rows(model: keras.Model) -> list[tuple[keras.Model, list[keras.layers.Layer
     return list(rows.values())
 
 
-def _continues(call: Call, after: Call) -> bool:
+def _continues(call: LayerCall, after: LayerCall) -> bool:
     """Return whether the loop of a stack can make two consecutive calls."""
     units = call.operation, after.operation
     return (
@@ -167,7 +167,7 @@ def free_name(name: str, taken: Sequence[set[str]]) -> str:
 # ---- graphs -------------------------------------------------------------------------------------------------------
 
 
-class Call(NamedTuple):
+class LayerCall(NamedTuple):
     """One call of a layer or operation in the graph of a model."""
 
     operation: Any
@@ -202,11 +202,11 @@ def graphs(model: keras.Model) -> list[keras.Model]:
     return list(found.values())
 
 
-def calls(graph: keras.Model) -> Iterator[Call]:
+def calls(graph: keras.Model) -> Iterator[LayerCall]:
     """Yield the calls of a graph in the order of computation, without its inputs."""
     for node in nodes_of(graph):
         x, options = _by_name(node.operation, node.arguments.args, node.arguments.kwargs)
-        yield Call(node.operation, x, options, node.input_tensors, node.outputs)
+        yield LayerCall(node.operation, x, options, node.input_tensors, node.outputs)
 
 
 def asks_for_training(model: keras.Model) -> bool:
@@ -225,7 +225,7 @@ def _by_name(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return x, {name: value for name, value in options if any(v is not None for v in keras.tree.flatten(value))}
 
 
-def links(model: keras.Model) -> Iterator[tuple[keras.Model, Call, Call]]:
+def links(model: keras.Model) -> Iterator[tuple[keras.Model, LayerCall, LayerCall]]:
     """Yield every pair of consecutive calls that can be merged into one, with their graph.
 
     Neither layer is called again, also not in nested models, and nothing else uses the output between them. A model

@@ -251,6 +251,15 @@ def test_a_run_is_found_however_it_is_spelled(tmp_path):
     assert store.find(config(options={**again, "shortcut": "exclusive_gating(gate_bias=6)"}, recipe=recipe)) is None
 
 
+def test_of_two_copies_of_a_run_every_question_finds_the_same(tmp_path):
+    for name in ("b", "a"):
+        record = {"kind": "training", "status": "finished", "config": config().to_dict()}
+        RunFolder.create(tmp_path / name).update_record(**record)
+    store = Store([tmp_path])
+    assert store.find(config()).folder.path.name == "a"
+    assert [run.folder.path.name for run in store.with_any_seed(config())] == ["a"]
+
+
 def test_a_store_builds_each_shortcut_once(tmp_path, monkeypatch):
     """Building a layer for every run took most of the time to open a store."""
     built = []
