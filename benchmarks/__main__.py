@@ -89,8 +89,8 @@ def main() -> None:
     from keras_preact.training import default_precision
     from keras_preact.training.provenance import environment
 
-    torch, hub = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub"))
-    available = comparisons(default_precision(), torch, hub)
+    installed = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub", "jax"))
+    available = comparisons(default_precision(), *installed)
     if arguments.only:
         chosen = [c for c in available if c.name.startswith(tuple(arguments.only))]
     else:

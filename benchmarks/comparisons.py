@@ -49,12 +49,12 @@ class Comparison:
     """Whether `make bench` runs it; if not, only `--full` or `--only` does."""
 
 
-def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Comparison]:
+def comparisons(default: str, torch: bool, hub: bool = False, jax: bool = False) -> Iterator[Comparison]:
     """Yield all comparisons.
 
     Args:
         default: precision of the rows named "default": the one in which `keras-preact train` trains on this machine.
-        torch, hub: whether PyTorch and keras_hub are installed.
+        torch, hub, jax: whether PyTorch, keras_hub and JAX are installed.
     """
     for depth in DEPTHS:
         yield _start(depth, default, torch)
@@ -71,6 +71,8 @@ def comparisons(default: str, torch: bool, hub: bool = False) -> Iterator[Compar
         yield _throughput(depth, 128, torch)
         if torch:
             yield _on_torch(depth, 32)
+    if jax:
+        yield _on_jax(110, 32)
     yield _at_once(110, 128, default)
     for kind in ("training", "inference"):
         for precision in PRECISIONS:
@@ -149,6 +151,12 @@ def _on_torch(depth: int, batch: int) -> Comparison:
     subjects = (_torch("PyTorch", depth, batch), _form("default", size), _form("plain Keras", size))
     on_torch = (dataclasses.replace(subject, backend="torch", threads=1) for subject in subjects)
     return Comparison(f"on PyTorch {depth}", tuple(on_torch), images=batch)
+
+
+def _on_jax(depth: int, batch: int) -> Comparison:
+    size = {"depth": depth, "batch": batch}
+    subjects = tuple(dataclasses.replace(_form(form, size), backend="jax") for form in ("rolled", "unrolled"))
+    return Comparison(f"on JAX {depth}", subjects, restarts=True, also=("jax",), is_short=False)
 
 
 def _at_once(depth: int, batch: int, default: str) -> Comparison:

@@ -130,14 +130,16 @@ def test_a_claim_holds_if_all_rounds_satisfy_it():
 
 
 def test_every_claim_is_about_something_that_is_measured():
-    known = {c.name: {s.name for s in c.subjects} for c in comparisons("mixed_bfloat16", torch=True, hub=True)}
+    known = {
+        c.name: {s.name for s in c.subjects} for c in comparisons("mixed_bfloat16", torch=True, hub=True, jax=True)
+    }
     for claim in (*report.CLAIMS, *(ratio for default in report.DEFAULTS for ratio in default.ratios)):
         assert set(claim.over.split(" | ")) <= known[claim.comparison]
         assert set(claim.under.split(" | ")) <= known[claim.under_comparison or claim.comparison]
 
 
 def test_every_subject_can_be_called_as_it_is_compared():
-    for comparison in comparisons("float32", torch=True, hub=True):
+    for comparison in comparisons("float32", torch=True, hub=True, jax=True):
         for subject in comparison.subjects:
             inspect.signature(getattr(subjects, subject.function)).bind(**subject.arguments)
 
@@ -224,7 +226,7 @@ def test_the_matrix_product_waits_for_a_number_in_both_precisions(precision):
 
 
 def test_the_short_series_leaves_out_what_takes_long():
-    short = [c.name for c in comparisons("float32", torch=True, hub=True) if c.is_short]
+    short = [c.name for c in comparisons("float32", torch=True, hub=True, jax=True) if c.is_short]
     assert "start 20" in short and "ImageNet-50 training float32" in short
     assert not {"start 1001", "memory 1001", "step 1001", "serving 110 batch 1"} & set(short)
 

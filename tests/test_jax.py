@@ -41,7 +41,7 @@ def test_tensorflow_is_hidden_there(tmp_path):
 @pytest.mark.thorough
 def test_layers(tmp_path):
     files = ["tests/layers/test_shortcuts.py", "tests/layers/test_preactivation.py", "tests/layers/test_placements.py"]
-    run_on_jax(*files, tmp_path=tmp_path)
+    run_on_jax(*files, "tests/layers/test_convolutions.py", tmp_path=tmp_path)
     run_on_jax("tests/layers/test_units.py", "-k", "not harness", tmp_path=tmp_path)
     run_on_jax("tests/layers/test_stack.py", "-k", "closed_form or from_units or frozen", tmp_path=tmp_path)
     chosen = "numpy or past_output or padding or travel or (rolled_equals and pre_norm)"

@@ -79,7 +79,10 @@ def keras_initializer(initializer: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class Conv2D(keras.layers.Conv2D):
-    """`keras.layers.Conv2D` that, on PyTorch, avoids Keras's copies of the images and a oneDNN bug.
+    """`keras.layers.Conv2D` with the backend's own operation where it is faster.
+
+    On PyTorch it avoids Keras's copies of the images and a oneDNN bug. In loops on JAX and CPUs, its gradients are
+    many times as fast.
 
     Arguments, weights and outputs are those of `keras.layers.Conv2D`.
 
@@ -91,11 +94,11 @@ class Conv2D(keras.layers.Conv2D):
     """
 
     def convolution_op(self, inputs: Any, kernel: Any) -> Any:
-        native = CONVOLUTION.get(keras.backend.backend())
-        if native is None or (self.padding == "same" and self.strides != (1, 1) and self.kernel_size != (1, 1)):
-            return super().convolution_op(inputs, kernel)
+        native = CONVOLUTION.get(keras.backend.backend(), lambda *arguments: None)
         channels_first = self.data_format == "channels_first"
-        return native(inputs, kernel, self.strides, self.padding, self.dilation_rate, self.groups, channels_first)
+        settings = (self.strides, self.padding, self.dilation_rate, self.groups, channels_first)
+        outputs = native(inputs, kernel, *settings)
+        return super().convolution_op(inputs, kernel) if outputs is None else outputs
 
 
 @dataclass(frozen=True)

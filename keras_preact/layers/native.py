@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from keras import ops
@@ -61,7 +64,7 @@ FUSED_BATCH_NORM = {"tensorflow": _fused_batch_norm_tensorflow, "torch": _fused_
 def _convolution_torch(
     inputs: Any, kernel: Any, strides: tuple[int, int], padding: str, dilation: Any, groups: int, channels_first: bool
 ) -> Any:
-    """Return the convolution of images.
+    """Return the convolution of images; `None` for strided kernels larger than 1×1 with "same" padding.
 
     Keras's own convolution copies channels_last images twice: into channels_first, and back into PyTorch's
     channels_last memory format. A permuted view already has that format.
@@ -69,6 +72,8 @@ def _convolution_torch(
     import torch
 
     images, weights = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel).permute(3, 2, 0, 1)
+    if padding == "same" and tuple(strides) != (1, 1) and weights.shape[2:] != (1, 1):
+        return None
     images = images if channels_first else images.permute(0, 3, 1, 2)
     if weights.shape[2:] == (1, 1):
         # Subsample first: in oneDNN 3.12, the gradient of a strided 1×1 convolution with fewer than 8 or 16 channels
@@ -78,5 +83,54 @@ def _convolution_torch(
     return outputs if channels_first else outputs.permute(0, 2, 3, 1)
 
 
-CONVOLUTION = {"torch": _convolution_torch}
-"""Convolution of images, by backend. It does not support "same" padding for strided kernels larger than 1×1."""
+_in_loop = ContextVar("_in_loop", default=False)
+
+
+@contextmanager
+def inside_loop() -> Iterator[None]:
+    """While this runs, convolutions know that they are in the body of a loop."""
+    token = _in_loop.set(True)
+    try:
+        yield
+    finally:
+        _in_loop.reset(token)
+
+
+def _convolution_jax(
+    inputs: Any, kernel: Any, strides: tuple[int, int], padding: str, dilation: Any, groups: int, channels_first: bool
+) -> Any:
+    """Return the convolution of images in a loop on CPUs; `None` elsewhere.
+
+    XLA's fast convolutions for CPUs need the usual order of dimensions. XLA transposes those of JAX's gradients into
+    that order, but not in the body of a loop, where they take 5 to 20 times as long. So the gradient transposes here.
+    It has a gradient itself, but no forward mode (`jax.jvp`).
+    """
+    import jax
+
+    is_plain = tuple(strides) == (1, 1) and set(dilation) == {1} and groups == 1 and not channels_first
+    if not (is_plain and padding == "same" and _in_loop.get() and jax.default_backend() == "cpu"):
+        return None
+    inputs, kernel = ops.convert_to_tensor(inputs), ops.convert_to_tensor(kernel)
+    before = [(size - 1) // 2 for size in kernel.shape[:2]]
+    pads = [(k, size - 1 - k) for k, size in zip(before, kernel.shape[:2], strict=True)]
+
+    def convolve(images: Any, kernel: Any, pads: Any) -> Any:
+        return jax.lax.conv_general_dilated(images, kernel, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    @jax.custom_vjp
+    def convolution(images: Any, kernel: Any) -> Any:
+        return convolve(images, kernel, pads)
+
+    def backward(saved: Any, gradient: Any) -> Any:
+        images, kernel = saved
+        flipped = jax.numpy.flip(kernel, (0, 1)).swapaxes(2, 3)
+        by_images = convolve(gradient, flipped, [(after, before) for before, after in pads])
+        by_kernel = convolve(images.transpose(3, 1, 2, 0), gradient.transpose(1, 2, 0, 3), pads)
+        return by_images, by_kernel.transpose(1, 2, 0, 3)
+
+    convolution.defvjp(lambda images, kernel: (convolve(images, kernel, pads), (images, kernel)), backward)
+    return convolution(inputs, kernel)
+
+
+CONVOLUTION = {"torch": _convolution_torch, "jax": _convolution_jax}
+"""Convolution of images, by backend. It returns `None` where Keras's own convolution is to be used."""

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_preact.layers.native import inside_loop
 from keras_preact.layers.remat import Step, StepOutputs, rematerialized, snapshots
 
 Specs = Sequence[tuple[Any, Any]]
@@ -108,7 +109,8 @@ def _loop_scan(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) 
         y, updates, unit_loss = step(x, values)
         return (y, loss + unit_loss), updates
 
-    (x, loss), updates = ops.scan(body, (x, ops.zeros((), "float32")), list(values), length=n)
+    with inside_loop():
+        (x, loss), updates = ops.scan(body, (x, ops.zeros((), "float32")), list(values), length=n)
     return x, updates, loss
 
 

@@ -407,8 +407,8 @@ def default_rolled(repeats: int) -> bool:
 
     On TensorFlow, stacks of 8 units or more are: training starts sooner, and a step takes about as long.
     On other backends, stacks of 500 units or more are, because their unrolled graph takes minutes to build and reaches
-    Python's recursion limit. Smaller loops would start sooner on JAX too, but on CPUs XLA runs the convolutions of a
-    loop on one thread.
+    Python's recursion limit. Shorter loops start sooner on JAX too, and on CPUs a step takes about as long, but they
+    need more memory and have no forward mode (`jax.jvp`).
     """
     return repeats >= (8 if keras.backend.backend() == "tensorflow" else 500)
 

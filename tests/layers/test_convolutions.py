@@ -1,12 +1,17 @@
 """Convolutions: how they begin, what they cost, and where a strided one looks."""
 
+import re
+from contextlib import nullcontext
+
 import keras
 import numpy as np
 import pytest
 from harness import array
 
 from keras_preact import InputError
+from keras_preact.layers import ResidualUnit, UnitStack
 from keras_preact.layers.convolutions import Conv2D, WeightLayer, check_kernel_initializer
+from keras_preact.layers.native import inside_loop
 
 
 def test_a_strided_convolution_is_centred_on_the_pixels_that_a_strided_shortcut_reads():
@@ -28,7 +33,8 @@ def test_a_strided_convolution_is_centred_on_the_pixels_that_a_strided_shortcut_
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("strides, dilation", [(1, 1), (2, 1), (1, 2)])
 @pytest.mark.parametrize("size", [1, 2, 3, (3, 1)])
-def test_a_convolution_is_that_of_keras(size, strides, dilation, padding):
+@pytest.mark.parametrize("context", [nullcontext, inside_loop])
+def test_a_convolution_is_that_of_keras(context, size, strides, dilation, padding):
     """Outputs and the weights after a step, whatever the windows; images of odd width."""
     options = {"strides": strides, "dilation_rate": dilation, "padding": padding, "activation": "tanh"}
     x = np.random.default_rng(0).normal(size=(4, 8, 7, 16)).astype("float32")
@@ -40,9 +46,32 @@ def test_a_convolution_is_that_of_keras(size, strides, dilation, padding):
     np.testing.assert_allclose(array(ours(x)), array(reference(x)), atol=1e-5)
     for model in (ours, reference):
         model.compile(keras.optimizers.SGD(1.0), "mse", jit_compile=False)
-        model.train_on_batch(x, np.ones(model(x).shape, "float32"))
+        with context():
+            model.train_on_batch(x, np.ones(model(x).shape, "float32"))
     for trained, expected in zip(ours.get_weights(), reference.get_weights(), strict=True):
         np.testing.assert_allclose(trained, expected, atol=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="reads what XLA compiles")
+def test_xla_has_a_fast_convolution_for_every_gradient_in_a_loop():
+    """On CPUs, XLA computes convolutions with another order of dimensions many times as slowly."""
+    import jax
+
+    stack = UnitStack(ResidualUnit(4), repeats=3, rolled=True)
+    stack.build((2, 6, 5, 4))
+    trainable = [variable.value for variable in stack.trainable_variables]
+    state = [variable.value for variable in stack.non_trainable_variables]
+
+    def loss(values, x):
+        return (stack.stateless_call(values, state, x, training=True)[0] ** 2).sum()
+
+    x = np.random.default_rng(0).normal(size=(2, 6, 5, 4)).astype("float32")
+    compiled = jax.jit(jax.grad(loss)).lower(trainable, x).compile().as_text()
+    found = re.findall(r"dim_labels=(\S+?)[,\s]", compiled)
+    assert len(found) >= 6 and set(found) == {"b01f_01io->b01f"}
+    # A gradient penalty has gradients too.
+    penalty = jax.grad(lambda values: sum((g**2).sum() for g in jax.grad(loss)(values, x)))(trainable)
+    assert all(np.isfinite(array(value)).all() for value in penalty) and any(array(value).any() for value in penalty)
 
 
 @pytest.mark.parametrize("options", [{"groups": 2}, {"data_format": "channels_first"}], ids=str)
