@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 
 import keras
 from keras.src import api_export
+from keras.src.backend import compute_output_spec
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
-from keras.src.backend.common.variables import initialize_all_variables
+from keras.src.backend.common.variables import AutocastScope, initialize_all_variables
 from keras.src.saving import saving_lib, serialization_lib
 
 # ---- layers -------------------------------------------------------------------------------------------------------
@@ -91,6 +92,16 @@ def initializer_of(variable: keras.Variable) -> Any:
 def is_autocast(variable: keras.Variable) -> bool:
     """Return whether a layer casts a variable to its compute dtype."""
     return bool(variable._autocast)
+
+
+def without_autocast() -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which variables have their own dtype, whatever the policy of the layer that reads them."""
+    return AutocastScope(None)
+
+
+def trace(function: Callable[..., Any], *specs: Any) -> None:
+    """Run a function on symbolic tensors of these `KerasTensor` specs, without effects on variables or graphs."""
+    compute_output_spec(function, *specs)
 
 
 def initialize(values: dict[int, Any]) -> None:

@@ -169,7 +169,8 @@ def _rate(learning_rate: Any) -> Any:
 
 
 def _decays(variable: Any) -> bool:
-    return _is_kernel(variable) and "embedding" not in variable.path.split("/")
+    is_embedding = "embedding" in variable.path.split("/") or variable.name.startswith("embedding_")  # in a stack
+    return _is_kernel(variable) and not is_embedding
 
 
 def _is_kernel(variable: Any) -> bool:

@@ -28,6 +28,7 @@ from keras_preact.analysis.propagation import (
     unrolled_sum,
 )
 from keras_preact.errors import InputError
+from keras_preact.files import write_atomically
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,9 +108,9 @@ def inspect_model(
 def write_inspection(inspection: Inspection, folder: Path) -> Path:
     """Write `inspection.json` and `inspection.html`, which contains the figures; return the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "inspection.json").write_text(_json(dataclasses.asdict(inspection)), encoding="utf-8")
+    write_atomically(folder / "inspection.json", _json(dataclasses.asdict(inspection)))
     page = folder / "inspection.html"
-    page.write_text(_page(inspection), encoding="utf-8")
+    write_atomically(page, _page(inspection))
     return page
 
 

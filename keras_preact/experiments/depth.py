@@ -15,7 +15,14 @@ from dataclasses import dataclass
 
 from keras_preact.experiments.grid import BUDGETS, DEPTHS
 from keras_preact.experiments.probe import at_moments, read_propagation
-from keras_preact.experiments.statistics import AGREES, DIFFERS, UNDECIDED, Difference, difference
+from keras_preact.experiments.statistics import (
+    AGREES,
+    DIFFERS,
+    UNDECIDED,
+    Difference,
+    difference,
+    difference_of_differences,
+)
 from keras_preact.experiments.store import Run, Store
 from keras_preact.experiments.tables import (
     BEST_RATES,
@@ -220,7 +227,7 @@ def findings(store: Store) -> list[Finding]:
     )
     judged: list[tuple[str, Callable[[], tuple[str, str]]]] = [
         ("at 20 and 56 layers the order makes no difference", lambda: _no_gap(at_papers_rate)),
-        ("at the paper's rate the gap grows with depth from 110 layers on", lambda: _growing(at_papers_rate)),
+        ("at the paper's rate the gap grows with depth from 110 layers on", lambda: _growing(confirmation)),
         (falls, lambda: _falls_in_screening(screening, "original", True)),
         (falls, lambda: _falls_in_confirmation(confirmation, "original", True)),
         (stays, lambda: _falls_in_screening(screening, "full_preactivation", False)),
@@ -240,35 +247,51 @@ def _no_gap(found: Mapping[int, Difference]) -> tuple[str, str]:
     return _as_text(shallow), verdict
 
 
-def _growing(found: Mapping[int, Difference]) -> tuple[str, str]:
-    deep = {depth: gap for depth, gap in found.items() if depth >= DEEP_FROM}
-    known = [gap for gap in deep.values() if gap.is_known]
-    if any(gap.high < 0 for gap in known):
-        return _as_text(deep), DIFFERS
-    grows = len(known) > 1 and known[-1].low > known[0].mean and all(gap.low > 0 for gap in known)
-    return _as_text(deep), AGREES if grows else UNDECIDED
+def _growing(confirmation: Errors) -> tuple[str, str]:
+    """Judge the growth of the gap from the first to the last depth with an interval."""
+    deep = {depth: gap for depth, gap in gaps(confirmation, tuned=False).items() if depth >= DEEP_FROM}
+    known = [depth for depth, gap in deep.items() if gap.is_known]
+    if len(known) < 2:
+        return _as_text(deep), UNDECIDED
+    errors = {depth: [counted(confirmation[order, depth, PAPERS_RATE]) for order in ORDERS] for depth in known}
+    growth = difference_of_differences(errors[known[-1]], errors[known[0]])
+    return f"{_as_text(deep)}; from {known[0]} to {known[-1]} layers {growth}", growth.verdict(1.0)
 
 
 def _falls_in_screening(screening: Errors, order: str, expected: bool) -> tuple[str, str]:
-    setting = f"screening, {BUDGETS['demo'].recipes['bundled'].steps:,} steps, one seed"
-    return _falls(best_rates(screening, order), expected, setting)
-
-
-def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> tuple[str, str]:
-    """Judge the depths for which several rates were confirmed."""
-    depths = [depth for depth in DEPTHS if len(confirmed_rates(order, depth)) > 1]
-    best = {depth: rate for depth in depths if (rate := confirmed_best(confirmation, order, depth)) is not None}
-    setting = f"depth study, {BUDGETS['deep'].recipes['cifar10'].steps:,} steps"
-    return _falls(best, expected, setting)
-
-
-def _falls(best: Mapping[int, float], expected: bool, setting: str) -> tuple[str, str]:
-    text = "; ".join(f"{depth} layers {rate:g}" for depth, rate in best.items())
-    found, rates = f"{text} ({setting})" if text else "not run", list(best.values())
+    best = best_rates(screening, order)
+    found = _rates_as_text(best, f"screening, {BUDGETS['demo'].recipes['bundled'].steps:,} steps, one seed")
+    rates = list(best.values())
     if len(rates) < 2:
         return found, UNDECIDED
     falls = rates[-1] < rates[0] and rates == sorted(rates, reverse=True)
     return found, AGREES if falls == expected else DIFFERS
+
+
+def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> tuple[str, str]:
+    """Judge the depths for which several rates were confirmed.
+
+    The best rate falls if, at the last depth, its error is below that of the first depth's best rate, and it does not
+    fall if no lower rate comes close: both by intervals.
+    """
+    depths = [depth for depth in DEPTHS if len(confirmed_rates(order, depth)) > 1]
+    best = {depth: rate for depth in depths if (rate := confirmed_best(confirmation, order, depth)) is not None}
+    found = _rates_as_text(best, f"depth study, {BUDGETS['deep'].recipes['cifar10'].steps:,} steps")
+    if len(best) < 2:
+        return found, UNDECIDED
+    first, last = best[min(best)], max(best)
+    at_last = {rate: counted(confirmation[order, last, rate]) for rate in confirmed_rates(order, last)}
+    lower = [difference(errors, at_last[first]) for rate, errors in at_last.items() if rate < first]
+    if any(gap.high < 0 for gap in lower):
+        return found, AGREES if expected else DIFFERS
+    if all(gap.low > 0 for gap in lower):
+        return found, DIFFERS if expected else AGREES
+    return found, UNDECIDED
+
+
+def _rates_as_text(best: Mapping[int, float], setting: str) -> str:
+    text = "; ".join(f"{depth} layers {rate:g}" for depth, rate in best.items())
+    return f"{text} ({setting})" if text else "not run"
 
 
 def _smaller(confirmation: Errors) -> tuple[str, str]:

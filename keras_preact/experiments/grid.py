@@ -292,8 +292,8 @@ BUDGETS = {
         Budget(
             "deep",
             "the paper's networks, batch size, optimizer and weight decay; CIFAR images averaged down to 16×16 pixels, "
-            f"{DEEP.steps:,} steps; errors show how easily a network trains, not how good it gets; minutes per run, "
-            "half an hour for ResNet-1001",
+            f"{DEEP.steps:,} steps; errors show how easily a network trains, not how good it gets; 10 to 20 "
+            "core-minutes per run at 110 and 164 layers",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 164, 1001)},
                 "110-single": {"depth": 110, "block": "single"},

@@ -17,6 +17,7 @@ from keras_preact.experiments.report import Line, lines, machine, markdown, mark
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.store import Run, Store
 from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
+from keras_preact.files import write_atomically
 from keras_preact.paper import in_words
 from keras_preact.training.recipe import get_recipe
 from keras_preact.training.runs import RunFolder
@@ -53,7 +54,7 @@ def write_results(results: Path) -> Path:
         parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
     parts += [_HOW_TO_READ, *_every_run(store, results)]
     page = results / "README.md"
-    page.write_text("\n".join(part for part in parts if part), encoding="utf-8")
+    write_atomically(page, "\n".join(part for part in parts if part))
     return page
 
 
@@ -138,7 +139,7 @@ def _totals(store: Store) -> str:
     hours = sum(float(run.record["seconds"]) for run in store.runs) / 3600
     hardware = Counter(machine(run).rsplit(", ", 1)[0] for run in store.runs).most_common()
     counts = "; ".join(f"{count} on {name}" for name, count in hardware)
-    return f"Total: {len(store.runs)} runs, {hours:.0f} hours of wall-clock time ({counts}).\n"
+    return f"Total: {len(store.runs)} runs, {hours:.0f} hours of wall-clock time. By machine: {counts}.\n"
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------

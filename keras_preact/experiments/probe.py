@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_preact.analysis import Chain, GradientSignal, dead_fraction, forward_signal, gradient_signal
 from keras_preact.data import load_dataset
-from keras_preact.files import writing
+from keras_preact.files import write_atomically, writing
 from keras_preact.training.config import RunConfig
 
 PROPAGATION = "propagation.json"
@@ -62,7 +62,7 @@ class PropagationProbe(keras.callbacks.Callback):
         found.append({"step": self._step, **propagation(self.model, images, labels)})
         lines = ",\n".join(json.dumps(entry) for entry in found)
         with writing(self._path):
-            self._path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+            write_atomically(self._path, f"[\n{lines}\n]\n")
 
 
 def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:

@@ -94,19 +94,40 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     >>> str(difference([7.0, 7.2, 7.1], [6.0, 6.2, 6.4]))
     '+0.90 [+0.48, +1.32]'
     """
-    if len(first) == 0 or len(second) == 0:
+    return _contrast([first], [second])
+
+
+def difference_of_differences(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Difference:
+    """Return how much larger one difference of two means is than another, with its 95 % interval.
+
+    Args:
+        first, second: two groups of errors each, as for `difference`.
+
+    Raises:
+        InputError: as in `difference`.
+
+    >>> str(difference_of_differences(([9.0, 9.2, 9.1], [6.0, 6.2, 6.4]), ([7.0, 7.2, 7.1], [6.0, 6.2, 6.4])))
+    '+2.00 [+1.51, +2.49]'
+    """
+    return _contrast([first[0], second[1]], [first[1], second[0]])
+
+
+def _contrast(plus: Sequence[Sequence[float]], minus: Sequence[Sequence[float]]) -> Difference:
+    """Return the sum of the means of `plus` minus that of `minus`, with the interval of Welch and Satterthwaite."""
+    groups = [*plus, *minus]
+    if not all(len(errors) for errors in groups):
         raise InputError("a difference needs at least one run on each side")
-    if not all(map(math.isfinite, (*first, *second))):
+    if not all(math.isfinite(error) for errors in groups for error in errors):
         raise InputError("a difference needs finite errors; replace those of diverged runs by the error of chance")
-    mean = statistics.mean(first) - statistics.mean(second)
-    if min(len(first), len(second)) < 2:
+    mean = sum(map(statistics.mean, plus)) - sum(map(statistics.mean, minus))
+    if min(map(len, groups)) < 2:
         return Difference(mean, -math.inf, math.inf)
-    shares = [statistics.variance(errors) / len(errors) for errors in (first, second)]
+    shares = [statistics.variance(errors) / len(errors) for errors in groups]
     if sum(shares) == 0:
         return Difference(mean, mean, mean)  # for example, all runs of both failed
     from scipy.stats import t  # imported here: it takes half a second
 
-    freedoms = [share**2 / (len(errors) - 1) for share, errors in zip(shares, (first, second), strict=True)]
+    freedoms = [share**2 / (len(errors) - 1) for share, errors in zip(shares, groups, strict=True)]
     margin = float(t.ppf((1 + LEVEL) / 2, sum(shares) ** 2 / sum(freedoms))) * math.sqrt(sum(shares))
     return Difference(mean, mean - margin, mean + margin)
 

@@ -23,6 +23,7 @@ from keras_preact.experiments.store import ENDED, identity
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.distribute import devices
 from keras_preact.training.runs import RunFolder
+from keras_preact.training.threads import usable_cores
 
 POLL_SECONDS = 1.0
 MEMORY_PER_WORKER = 3 * 2**30
@@ -42,8 +43,7 @@ def default_workers(missing: int) -> int:
     """
     if any("cpu" not in device.lower() for device in devices()):
         return 1
-    cores = len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
-    return max(1, min(missing, cores, psutil.virtual_memory().available // MEMORY_PER_WORKER))
+    return max(1, min(missing, usable_cores(), psutil.virtual_memory().available // MEMORY_PER_WORKER))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class _WorkerPool:
 
     def __init__(self, command: Sequence[str], workers: int) -> None:
         self.command = list(command)
-        threads = str(max(1, (os.cpu_count() or 1) // workers))
+        threads = str(max(1, usable_cores() // workers))
         names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
         self.environment = {**os.environ, **dict.fromkeys(names, threads)}
         self.processes: list[subprocess.Popen[bytes]] = []

@@ -56,7 +56,8 @@ class DropPath(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         constant = keras.initializers.Constant(self.initial_rate)
-        self.rate = self.add_weight(shape=(), initializer=constant, trainable=False, autocast=False, name="rate")
+        settings = {"dtype": "float32", "trainable": False, "autocast": False}
+        self.rate = self.add_weight(shape=(), initializer=constant, **settings, name="rate")
         super().build(input_shape)
 
     def call(self, residual: Any, training: bool | None = None) -> Any:

@@ -12,16 +12,20 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_preact.errors import InputError
 from keras_preact.keras_private import (
     attach_mask,
     initializer_of,
     is_autocast,
     layers_inside,
     own_state,
+    own_trainable,
     seed_generators,
+    trace,
 )
 from keras_preact.layers.composite import frozen_parts, set_frozen
 from keras_preact.layers.copies import without_names
+from keras_preact.layers.native import eagerly
 
 
 class PureUnits:
@@ -44,6 +48,8 @@ class PureUnits:
         self.training, self.mask, self.attached = training, mask, attached
         self.has_losses = False
         """Whether the last call collected losses (activity regularization)."""
+        self.assigned: list[int] = []
+        """Indices of the variables that the last call assigned."""
 
     def __call__(self, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
         with keras.StatelessScope(collect_losses=True) as scope:
@@ -53,6 +59,8 @@ class PureUnits:
                 attach_mask(x, self.attached)
             for unit in self.units:
                 x = call_unit(unit, x, self.training, self.mask)
+            now = [scope.get_current_value(variable) for variable in self.variables]
+            self.assigned = [i for i, (a, b) in enumerate(zip(now, values, strict=True)) if a is not b]
             self.has_losses = bool(scope.losses)
             loss = sum((ops.cast(loss, "float32") for loss in scope.losses), ops.zeros((), "float32"))
             # Without `stop_gradient`, the backward pass of a loop computes zero gradients of the updates.
@@ -61,12 +69,13 @@ class PureUnits:
 
 
 def call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any) -> Any:
-    """Call a unit with those of `training` and `mask` that it accepts."""
+    """Call a unit with those of `training` and `mask` that it accepts; return y in the dtype of x."""
     parameters = inspect.signature(unit.call).parameters
     options = {"training": training} if "training" in parameters else {}
     if "mask" in parameters and mask is not None:
         options["mask"] = mask
-    return unit(x, **options)
+    y = unit(x, **options)
+    return y if y.dtype == x.dtype else ops.cast(y, x.dtype)
 
 
 def build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
@@ -96,26 +105,70 @@ def state_of(unit: keras.layers.Layer) -> list[keras.Variable]:
     return [*(variable for layer in layers for variable in own_state(layer)), *seeds]
 
 
+def assigned_in_call(unit: keras.layers.Layer, x: Any, training: bool | None) -> list[int]:
+    """Return the indices of the `variables` of a unit that a call assigns.
+
+    The units of this package and Keras's layers assign their state in training, and nothing else. Other units may
+    assign weights, as spectral normalization does, or draw random numbers at inference. These are traced.
+    """
+    variables, state = unit.variables, {id(variable) for variable in state_of(unit)}
+    if all(map(_is_ordinary, [unit, *layers_inside(unit)])):
+        return [i for i, variable in enumerate(variables) if id(variable) in state] if training else []
+    step = PureUnits([unit], variables, [], training, None, None)
+    specs = [keras.KerasTensor(variable.shape, variable.dtype) for variable in variables]
+    trace(step, keras.KerasTensor(x.shape, x.dtype), specs)
+    return step.assigned
+
+
+def _is_ordinary(layer: keras.layers.Layer) -> bool:
+    is_known = type(layer).__module__.split(".")[0] in ("keras", "keras_preact")
+    return is_known and not isinstance(layer, (keras.Model, keras.layers.Wrapper, keras.layers.RNN))
+
+
 class Template:
     """The one unit that a rolled stack runs, with the values of each unit's variables in turn.
 
     Not a Keras object, so that Keras does not find the unit's own variables in the stack. These are never used.
     """
 
-    def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any) -> None:
+    def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any, compute_dtype: str) -> None:
         # In a stateless scope, Keras stores a variable's initializer instead of its value. The unit is created in it
         # as well, because some layers, such as Dropout, create variables before they are built.
-        with keras.StatelessScope():
+        with keras.StatelessScope() as scope:
             self.unit = make_unit()
-            build_unit(self.unit, input_shape)
+            try:
+                build_unit(self.unit, input_shape)
+            except ValueError as error:
+                if "stateless scope" not in str(error):
+                    raise
+                raise InputError(
+                    f"{self.unit.name} creates variables that have values at once, which units of a rolled stack "
+                    "cannot have; use rolled=False"
+                ) from None
             named = named_variables(self.unit)
             self.initializers = [initializer_of(variable) for variable in named.values()]
+            self.is_assigned_in_build = any(scope.get_current_value(v) is not None for v in named.values())
+            """Whether `build` assigned values, so that initializers alone do not determine the initial values."""
         self.names, self.variables = list(named), list(named.values())
         state = {id(variable) for variable in state_of(self.unit)}
         self.state = [i for i, variable in enumerate(self.variables) if id(variable) in state]
         """Indices of the variables that are not weights: moving statistics, states of random generators."""
-        self.autocast = [is_autocast(v) and "float" in v.dtype for v in self.variables]
-        """For each variable, whether the unit casts it to its compute dtype; those of normalization stay."""
+        layers = [self.unit, *layers_inside(self.unit)]
+        owners = {id(v): layer.compute_dtype for layer in layers for v in (*own_trainable(layer), *own_state(layer))}
+        self.autocast = [
+            is_autocast(v) and "float" in v.dtype and owners.get(id(v)) == compute_dtype for v in self.variables
+        ]
+        """For each variable, whether its layer casts it to `compute_dtype`; those of normalization stay."""
+        self._assigned: dict[bool, list[int]] = {}
+
+    def assigned(self, x: Any, training: bool | None) -> list[int]:
+        """Return the indices of the variables that a call of the unit assigns."""
+        key = bool(training)
+        if key not in self._assigned:
+            variables = self.unit.variables
+            ids = {id(variables[i]) for i in assigned_in_call(self.unit, x, training)}
+            self._assigned[key] = [i for i, variable in enumerate(self.variables) if id(variable) in ids]
+        return self._assigned[key]
 
     def stacked_initializer(self, index: int, n: int, values: Sequence[Any] | None = None) -> Callable[..., Any]:
         """Return an initializer of the variable's values in n units, stacked along a new first axis.
@@ -164,7 +217,7 @@ def _draws_at_once(initializer: Any, unit_shape: Sequence[int]) -> bool:
 
 
 def _different_seeds(initializer: Any, n: int, shape: Sequence[int], dtype: Any = None) -> Any:
-    first = ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype))
+    first = eagerly(lambda: ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype)))
     # The first unit has the unit's seed; the other seeds derive from it and are practically independent.
     seeds = [np.random.SeedSequence([int(first[0]), k]).generate_state(1)[0] % 10**9 for k in range(1, n)]
     return ops.convert_to_tensor(np.array([first, *([seed, 0] for seed in seeds)]), dtype=dtype)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import keras
 from keras import ops
 
 
@@ -55,6 +56,16 @@ def _fused_batch_norm_torch(
     # The op saves the mean and 1 / √(variance + ε) for the gradient, with the biased variance.
     variance = (inverse**-2.0 - epsilon).clamp(min=0.0)
     return outputs if channels_first else outputs.permute(0, 2, 3, 1), batch_mean, variance
+
+
+def eagerly(function: Callable[[], Any]) -> Any:
+    """Return the result of a function as a value, even while JAX traces a program."""
+    if keras.backend.backend() != "jax":
+        return function()
+    import jax
+
+    with jax.ensure_compile_time_eval():
+        return function()
 
 
 FUSED_BATCH_NORM = {"tensorflow": _fused_batch_norm_tensorflow, "torch": _fused_batch_norm_torch}

@@ -16,18 +16,18 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
-from keras_preact.keras_private import direct_layers, layers_inside, mask_of
+from keras_preact.keras_private import attach_mask, direct_layers, layers_inside, mask_of, without_autocast
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.copies import clone
 from keras_preact.layers.functional import (
     PureUnits,
     Template,
+    assigned_in_call,
     build_unit,
     call_unit,
     copy_frozen,
     named_variables,
     same_but_for_weights,
-    state_of,
     variable_arguments,
 )
 from keras_preact.layers.products import layer_multiply_adds
@@ -60,9 +60,9 @@ class UnitStack(CompositeLayer):
     Input and output: those of the unit, in the compute dtype. A Keras mask of sequences reaches every unit that
     accepts one.
 
-    Each unit has its own state (moving statistics, random seeds), which changes only in training. Dropout draws
-    separately in each unit. Optimizers that treat a variable as a whole (gradient clipping by variable, LARS) see a
-    rolled stack as one variable; with SGD with momentum, Adam and clipping by global norm it makes no difference.
+    Each unit has its own state (moving statistics, random seeds). Dropout draws separately in each unit.
+    Optimizers that treat a variable as a whole (gradient clipping by variable, LARS, Muon) see a rolled stack as one
+    variable; with SGD with momentum, Adam and clipping by global norm it makes no difference.
 
     Raises:
         InputError: not a layer, fewer than 1 unit, a unit that changes the shape, or an argument that cannot vary.
@@ -152,13 +152,15 @@ class UnitStack(CompositeLayer):
         super().build(input_shape)
 
     def _build_stacked(self, input_shape: Any) -> None:
-        self._template = template = Template(partial(self._make_unit, None, self.name), input_shape)
+        self._template = template = Template(partial(self._make_unit, None, self.name), input_shape, self.compute_dtype)
         # Keras finds the unit here, for example to freeze it. As an attribute it would also be saved to files, although
         # its variables are never used.
         direct_layers(self).append(template.unit)
         for part in layers_inside(self):
             if type(part).quantize is not keras.layers.Layer.quantize:
                 part.quantize = self._refuse_to_quantize
+            if hasattr(part, "enable_lora"):
+                part.enable_lora = self._refuse_lora
         places = variable_arguments(template.unit)
         for argument in self.vary:
             if missing := [name for name in places[argument] if name not in template.names]:
@@ -178,11 +180,22 @@ class UnitStack(CompositeLayer):
                     trainable=index not in template.state,
                     aggregation=variable.aggregation,
                     autocast=False,  # `call` casts, as the template would
-                    regularizer=variable.regularizer,
+                    regularizer=_regularizer_per_unit(variable.regularizer),
                     constraint=_PerUnit(variable.constraint) if variable.constraint else None,
                     name=name.replace("/", "_"),
                 )
             )
+        if template.is_assigned_in_build:
+            self._initialize_unit_by_unit(input_shape)
+
+    def _initialize_unit_by_unit(self, input_shape: Any) -> None:
+        units = [self._make_unit(k, self.name) for k in range(self.repeats)]
+        for unit in units:
+            build_unit(unit, input_shape)
+        columns = [named_variables(unit) for unit in units]
+        for name, stacked in zip(self._template.names, self.stacked, strict=True):
+            if not name.endswith("seed_generator_state"):  # already different in each unit
+                stacked.assign(ops.stack([column[name].value for column in columns]))
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -202,6 +215,10 @@ class UnitStack(CompositeLayer):
             f"{self.name} runs one unit in a loop, which Keras cannot quantize; build or load the network again, and "
             "unroll it before you quantize it"
         )
+
+    def _refuse_lora(self, *args: Any, **kwargs: Any) -> None:
+        # Keras would freeze the kernels of all units and train an adapter that no unit uses.
+        raise InputError(f"{self.name} runs one unit in a loop, which cannot have adapters (LoRA); unroll it first")
 
     def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
         """Return unit k's variables by name, each with the unit's index if it is a stacked variable, else `None`.
@@ -305,17 +322,18 @@ class UnitStack(CompositeLayer):
         if not self.rolled:
             return self._call_unrolled(x, training, mask)
         template = self._template
-        state = template.state if training else []
-        updated = [template.variables[i] for i in state]
-        pure = partial(PureUnits, [template.unit], template.variables, updated, training, mask)
-        # One cast of all units' weights instead of one in each unit.
-        values = [
-            ops.cast(variable, self.compute_dtype) if autocast else variable.value
-            for variable, autocast in zip(self.stacked, template.autocast, strict=True)
-        ]
-        specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
         # The first unit finds the mask of the stack's input, the others the one that units pass on.
         passed_on, attached = self._passed_on(mask), mask_of(x)
+        x = self._in_compute_dtype(x)
+        state = template.assigned(x, training)
+        updated = [template.variables[i] for i in state]
+        pure = partial(PureUnits, [template.unit], template.variables, updated, training, mask)
+        # One cast of all units' weights instead of one in each unit. What the unit assigns keeps its precision.
+        values = [
+            ops.cast(variable, self.compute_dtype) if autocast and i not in state else variable.value
+            for i, (variable, autocast) in enumerate(zip(self.stacked, template.autocast, strict=True))
+        ]
+        specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
         step = pure(passed_on)
         is_alike = passed_on is None or attached is mask or (attached is not None and not self._has_two_masks)
         first = None if is_alike else pure(attached)
@@ -325,6 +343,11 @@ class UnitStack(CompositeLayer):
         if step.has_losses or (first is not None and first.has_losses):
             self.add_loss(loss)
         return x
+
+    def _in_compute_dtype(self, x: Any) -> Any:
+        """Return x in the compute dtype. Keras casts inputs of `__call__`, but not of `stateless_call` on JAX."""
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        return ops.cast(x, self.compute_dtype) if "float" in dtype and dtype != self.compute_dtype else x
 
     def loop_unit(self) -> keras.layers.Layer:
         """Return the one unit that a built, rolled stack runs in its loop.
@@ -339,6 +362,9 @@ class UnitStack(CompositeLayer):
         return mask if unit.supports_masking else None
 
     def _call_unrolled(self, x: Any, training: bool | None, mask: Any) -> Any:
+        attached, x = mask_of(x), self._in_compute_dtype(x)
+        if attached is not None and mask_of(x) is None:
+            attach_mask(x, attached)
         length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
         if not (length and training):
             for unit in self.units:
@@ -352,10 +378,13 @@ class UnitStack(CompositeLayer):
         self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None, mask: Any
     ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
-        state = [variable for unit in units for variable in state_of(unit)]
+        assigned = assigned_in_call(units[0], x, training)
+        state = [unit.variables[i] for unit in units for i in assigned]
         attached = mask_of(x) if units[0] is self.units[0] else self._passed_on(mask)
         step = PureUnits(units, variables, state, training, mask, attached)
-        x, updates, loss = rematerialized(step)(x, [variable.value for variable in variables])
+        with without_autocast():  # the layers cast
+            values = [variable.value for variable in variables]
+        x, updates, loss = rematerialized(step)(x, values)
         for variable, update in zip(state, updates, strict=True):
             variable.assign(update)
         if step.has_losses:
@@ -411,6 +440,17 @@ def default_rolled(repeats: int) -> bool:
     need more memory and have no forward mode (`jax.jvp`).
     """
     return repeats >= (8 if keras.backend.backend() == "tensorflow" else 500)
+
+
+def _regularizer_per_unit(regularizer: Any) -> Any:
+    """Return the sum of a regularizer over the units' slices of a stacked variable."""
+    if regularizer is None or type(regularizer) in _SUMS:
+        return regularizer
+    return lambda value: sum(regularizer(value[k]) for k in range(value.shape[0]))
+
+
+_SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+"""Regularizers that are sums over all elements, so that a stack needs no loop over its units."""
 
 
 class _PerUnit(keras.constraints.Constraint):

@@ -51,6 +51,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
 
     After training, the moving statistics lag behind the weights. This replaces them with the averages of the batch
     means and variances over `batches`. The weights do not change. Dropout and augmentation layers act as in training.
+    If a network calls one batch norm several times, the last call counts most.
 
     Args:
         network: a model with batch norms that are not frozen; it is changed in place.

@@ -33,7 +33,7 @@ def compare(
     Taking turns lets you watch the runs side by side. Each run is the same as with `start`.
 
     Args:
-        configs: configurations by the name of their subfolder; all on the same data.
+        configs: configurations by the name of their subfolder; all on the same data, image size and classes.
         out: the folder; must not exist, or must be empty.
         callbacks: a function of (name, configuration) that returns the Keras callbacks of a run. Default: no callbacks.
 
@@ -41,13 +41,19 @@ def compare(
         The folder, with `run.json`, `metrics.csv` (first column `run`), `curves.png`, and one run folder per name.
 
     Raises:
-        InputError: no or bad configurations, bad data or folder; no folder is created.
+        InputError: no or bad configurations, different data, bad data or folder; no folder is created.
         Interrupted: a signal asked to stop; continue with `resume_comparison`.
     """
     if not configs:
         raise InputError("there are no configurations to compare; pass at least one")
     RunFolder.check_free(out)
-    dataset = next(iter(configs.values())).load_dataset()
+    first = next(iter(configs.values()))
+    for name, config in configs.items():
+        if different := [key for key in _DATA if getattr(config, key) != getattr(first, key)]:
+            raise InputError(
+                f"{name} has another {different[0]} than {next(iter(configs))}; a comparison needs the same data"
+            )
+    dataset = first.load_dataset()
     models = {}
     for name, config in configs.items():  # raise the errors of `start` before creating the folder
         check_devices(config.devices)
@@ -84,6 +90,10 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
     if record["status"] == "finished":
         raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
     return _train(folder, callbacks, {})
+
+
+_DATA = ("dataset", "data_dir", "image_size", "only", "skip_corrupt")
+"""Fields of a `RunConfig` that choose the data."""
 
 
 def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.Model]) -> RunFolder:

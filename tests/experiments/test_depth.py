@@ -77,6 +77,7 @@ def confirmation(gaps, spread):
         ({20: 0.1, 56: -0.1, 110: 3.0, 218: 3.0}, 0.1, ["agrees", "undecided"]),
         ({20: 0.1, 56: -0.1, 110: 3.0, 218: -3.0}, 0.1, ["agrees", "differs"]),
         ({20: 0.1, 56: 0.9, 110: 3.0, 218: 4.0}, 3.0, ["undecided", "undecided"]),  # runs too far apart to say
+        ({20: 0.1, 56: -0.1, 110: 3.0, 218: 10.0}, 3.0, ["undecided", "undecided"]),  # neither gap is known well enough
         ({20: 0.1, 110: 3.0}, 0.1, ["undecided", "undecided"]),  # not all of it run
     ],
 )
@@ -109,13 +110,24 @@ def test_expected_best_rates_are_judged_in_both_settings(store):
         for rate in (0.003, 0.01, 0.03, 0.1, 0.3)
     }
     store("screening", screened)
-    confirmed = {f"original-{at}-0.1": [36.0] for at in (20, 56, 110)}
-    confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0], "original-110-0.01": [52.0]}
+    confirmed = {f"original-{at}-0.1": [36.0, 37.0] for at in (20, 56, 110)}
+    confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0, 46.5], "original-110-0.01": [52.0, 53.0]}
     found = depth.findings(store("depth", confirmed))[2:4]
     assert [(each.found, each.verdict) for each in found] == [
         ("56 layers 0.03; 110 layers 0.01 (screening, 124 steps, one seed)", "agrees"),
         ("56 layers 0.1; 110 layers 0.1 (depth study, 1,560 steps)", "differs"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lower", "verdict"),
+    [([30.0, 31.0], "agrees"), ([36.0, 37.0], "undecided"), ([20.0, 50.0], "undecided"), ([50.0, 51.0], "differs")],
+)
+def test_the_best_rate_of_the_depth_study_falls_if_intervals_say_so(store, lower, verdict):
+    """A mean that is lower by chance is no lower best rate."""
+    confirmed = {f"original-{at}-0.1": [36.0, 37.0] for at in (56, 110)}
+    confirmed |= {"original-56-0.03": [42.0, 42.5], "original-110-0.03": lower, "original-110-0.01": [52.0, 53.0]}
+    assert judged(store("depth", confirmed))[3] == verdict
 
 
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.0, "agrees"), (12.0, "undecided")])

@@ -42,7 +42,7 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     assert said in first and "20 layers [" not in first
     assert "](figures/depth.svg)" in first and (tmp_path / "figures" / "depth.svg").exists()
     assert "| at 20 and 56 layers the order makes no difference | not run | undecided |" in first
-    assert "Total: 5 runs, 0 hours of wall-clock time (5 on 2 cores of P)." in page
+    assert "Total: 5 runs, 0 hours of wall-clock time. By machine: 5 on 2 cores of P." in page
     # Tables 2 and 3 have the same network at 110 layers, and so its runs.
     assert page.index("## Table 1, budget deep") < page.index("## Table 2, budget deep") < page.index("Total: 5 runs")
     assert page.index("Total: 5 runs") < page.index("## How to read") < page.index("## Every run on images")

@@ -7,7 +7,12 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.experiments import Difference, difference
-from keras_preact.experiments.statistics import binomial_deviation, mean_and_deviation, seeds_needed
+from keras_preact.experiments.statistics import (
+    binomial_deviation,
+    difference_of_differences,
+    mean_and_deviation,
+    seeds_needed,
+)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (2, 7), (12, 5)])
@@ -28,6 +33,19 @@ def test_the_interval_holds_the_true_difference_in_95_of_100_experiments():
         found = difference(rng.normal(50, 2, 3), rng.normal(40, 1, 5))
         held += found.low <= 10 <= found.high
     assert 930 <= held <= 970
+
+
+def test_the_interval_of_a_growth_holds_it_in_95_of_100_experiments():
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(1_000):
+        last, first = ((rng.normal(40 + gap, 2, 4), rng.normal(40, 1, 5)) for gap in (10, 3))
+        found = difference_of_differences(last, first)
+        held += found.low <= 7 <= found.high
+    assert 930 <= held <= 970
+    same = difference([7.0, 7.2, 7.1], [6.0, 6.2, 6.4])
+    constant = ([1.0, 1.0], [1.0, 1.0])
+    assert difference_of_differences(([7.0, 7.2, 7.1], [6.0, 6.2, 6.4]), constant) == same
 
 
 def test_one_run_has_no_interval_and_decides_nothing():

@@ -217,6 +217,153 @@ class TestState:
         np.testing.assert_allclose(float(sum(rolled.losses)), float(sum(unrolled.losses)), rtol=1e-5)
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class MeanSquare(keras.regularizers.Regularizer):
+    def __call__(self, value):
+        return keras.ops.mean(keras.ops.square(value))
+
+    def get_config(self):
+        return {}
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class AlwaysDrops(keras.layers.Layer):
+    """Monte-Carlo dropout: it draws at inference too."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dropout = keras.layers.Dropout(0.3)
+
+    def call(self, x):
+        return self.dropout(x, training=True)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Counts(keras.layers.Layer):
+    """Counts its calls, and adds a buffer that Keras casts to the compute dtype."""
+
+    def build(self, input_shape):
+        self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
+        self.buffer = self.add_weight(
+            shape=(6,), initializer=keras.initializers.Constant(0.1), trainable=False, name="buffer"
+        )
+
+    def call(self, x):
+        self.calls.assign(self.calls + 1)
+        return x + self.buffer
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class HalvesItsKernel(keras.layers.Layer):
+    def build(self, input_shape):
+        self.kernel = self.add_weight(shape=(6, 6), initializer="he_normal", name="kernel")
+        self.kernel.assign(self.kernel * 0.5)
+
+    def call(self, x):
+        return x @ self.kernel
+
+
+class TestCustomUnits:
+    """What units of other programs do in `build` and `call` is the same in a rolled stack."""
+
+    x = np.ones((4, 6), "float32")
+
+    def stack(self, unit, rolled, **options):
+        stack = UnitStack(unit, N, rolled=rolled, **options)
+        stack.build(self.x.shape)
+        return stack
+
+    @pytest.mark.parametrize(
+        "regularizer", [MeanSquare(), keras.regularizers.OrthogonalRegularizer(0.1), keras.regularizers.L1L2(0.1, 0.2)]
+    )
+    def test_a_regularizer_sees_the_weights_of_one_unit(self, regularizer):
+        unit = keras.layers.Dense(6, kernel_initializer="ones", kernel_regularizer=regularizer)
+        rolled, unrolled = (float(sum(self.stack(unit, value).losses)) for value in (True, False))
+        np.testing.assert_allclose(rolled, unrolled, rtol=1e-6)
+        assert rolled > 0
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_unit_that_draws_at_inference_draws_new_values(self, rolled):
+        stack = self.stack(AlwaysDrops(), rolled)
+        first, second = array(stack(self.x)), array(stack(self.x))
+        assert not np.array_equal(first, second)
+
+    @pytest.mark.parametrize("remat", ["none", "unit", "segment"])
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_what_a_unit_counts_is_kept(self, rolled, remat):
+        stack = self.stack(Counts(), rolled, remat=remat)
+        stack(self.x), stack(self.x, training=True)
+        assert [int(stack.unit_weights(k)["calls"]) for k in range(N)] == [2] * N
+
+    @pytest.mark.parametrize("remat", ["none", "unit"])
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_buffer_keeps_its_precision_in_mixed_precision(self, rolled, remat):
+        stack = self.stack(Counts(dtype="mixed_bfloat16"), rolled, remat=remat)
+        stack(self.x, training=True)
+        assert all(array(stack.unit_weights(k)["buffer"])[0] == np.float32(0.1) for k in range(N))
+
+    @pytest.mark.parametrize("remat", ["none", "unit"])
+    def test_weights_that_a_unit_assigns_are_kept(self, remat):
+        """Spectral normalization assigns its kernel in training."""
+        unit = keras.layers.SpectralNormalization(keras.layers.Dense(6, name="dense"), power_iterations=3)
+        rolled, unrolled = (self.stack(unit, value, remat=remat) for value in (True, False))
+        for k in range(N):
+            unrolled.set_unit_weights(k, rolled.unit_weights(k))
+        for stack in (rolled, unrolled):
+            stack(self.x, training=True)
+        np.testing.assert_allclose(array(rolled(self.x)), array(unrolled(self.x)), rtol=1e-4, atol=1e-6)
+
+    @pytest.mark.parametrize("remat", ["none", "unit"])
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_float32_layer_in_a_mixed_precision_unit_keeps_its_kernel(self, rolled, remat):
+        """Scaled by a million, the identity is out of the range of float16."""
+        inputs = keras.Input((6,), dtype="float16")
+        large = keras.layers.Dense(6, use_bias=False, dtype="float32", name="large")(inputs)
+        unit = keras.Model(inputs, keras.layers.Rescaling(1e-6, dtype="float32")(large))
+        stack = self.stack(unit, rolled, remat=remat, dtype="mixed_float16")
+        for k in range(N):
+            stack.set_unit_weights(k, {"large/kernel": 1e6 * np.eye(6, dtype="float32")})
+        np.testing.assert_allclose(array(stack(self.x, training=True)), self.x, rtol=1e-2)
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    @pytest.mark.parametrize("inside, outside", [("mixed_bfloat16", "float32"), ("float32", "mixed_bfloat16")])
+    def test_outputs_have_the_dtype_of_the_stack(self, inside, outside, rolled):
+        inputs = keras.Input((6,))
+        unit = keras.Model(inputs, keras.layers.Dense(6, dtype=inside)(inputs))
+        stack = self.stack(unit, rolled, dtype=outside)
+        expected = keras.DTypePolicy(outside).compute_dtype
+        assert keras.backend.standardize_dtype(stack(self.x).dtype) == expected
+
+    def test_values_that_build_assigns_are_the_initial_ones(self):
+        for rolled in (True, False):
+            stack = self.stack(HalvesItsKernel(), rolled)
+            kernels = np.stack([array(stack.unit_weights(k)["kernel"]) for k in range(N)])
+            np.testing.assert_allclose(kernels.std(), 0.5 * (2 / 6) ** 0.5, rtol=0.25)
+            assert len(np.unique(kernels[:, 0, 0])) == N
+
+    def test_adapters_are_refused(self):
+        stack = self.stack(keras.layers.Dense(6), True)
+        with pytest.raises(InputError, match="unroll it first"):
+            stack.loop_unit().enable_lora(2)
+
+    def test_a_model_that_is_built_by_fit(self):
+        """On JAX, the stack is then built while Keras traces the model."""
+
+        class Subclassed(keras.Model):
+            def __init__(self):
+                super().__init__()
+                self.stack = UnitStack(ResidualUnit(4, drop_path=0.1), N, rolled=True)
+
+            def call(self, x, training=None):
+                return self.stack(x, training=training)
+
+        model, x = Subclassed(), np.ones((4, 6, 6, 4), "float32")
+        model.compile("sgd", "mse", jit_compile=False)
+        model.fit(x, x, verbose=0)
+        seeds = [v for v in model.stack.stacked if "seed" in v.name]
+        assert len(np.unique(array(seeds[0])[:, 0])) == N
+
+
 class TestUnits:
     def test_initial_weights_differ_between_units(self, images):
         stack = UnitStack(ResidualUnit(16), N, rolled=True)

@@ -1,5 +1,6 @@
 """The residual unit: Eq. (1) to (3), every placement, shortcut and block."""
 
+import keras
 import numpy as np
 import pytest
 from harness import array, check_config, check_layer, check_training
@@ -8,6 +9,7 @@ from keras_preact import InputError
 from keras_preact.layers import (
     PLACEMENTS,
     SHORTCUTS,
+    DropPath,
     Placement,
     PostActBasicBlock,
     PostActBottleneck,
@@ -199,6 +201,14 @@ def test_a_shortcut_keeps_what_it_was_given_and_takes_the_rest_from_its_unit(kin
 def test_strides_given_to_a_shortcut_must_be_the_units():
     with pytest.raises(InputError, match="strides=2 and its unit has strides=1; leave out the shortcut's"):
         ResidualUnit(32, shortcut="conv(strides=2)").build(X.shape)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "mixed_bfloat16"])
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX needs a setting at startup for float64")
+def test_drop_path_draws_in_every_dtype(dtype):
+    x = keras.ops.ones((64, 2, 2, 4), keras.DTypePolicy(dtype).compute_dtype)
+    y = array(keras.ops.cast(DropPath(0.5, dtype=dtype)(x, training=True), "float32"))
+    assert set(np.unique(y)) == {0.0, 2.0}
 
 
 def test_drop_path_leaves_the_branch_out_for_whole_images_and_keeps_the_expectation():

@@ -28,6 +28,15 @@ def test_nothing_to_compare_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("other", [{"only": ("ship", "truck")}, {"image_size": 16}])
+def test_different_data_are_refused(tmp_path, other):
+    """The mean image of the first run's data would be subtracted from those of the others."""
+    configs = {"a": RunConfig(options={"depth": 8}), "b": RunConfig(options={"depth": 8}, **other)}
+    with pytest.raises(InputError, match=f"b has another {next(iter(other))} than a"):
+        compare(configs, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.thorough
 def test_both_orders_on_the_bundled_images(tmp_path, monkeypatch):
     monkeypatch.setattr(
