@@ -11,7 +11,7 @@ from statistics import mean
 import pytest
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
-from keras_preact.experiments.depth import confirmed, screened, share_of_tuning, tuning
+from keras_preact.experiments.depth import confirmed, counted, screened, share_of_tuning, tuning
 from keras_preact.experiments.page import demo_claim, depth_rows
 from keras_preact.experiments.probe import PROPAGATION
 from keras_preact.experiments.statistics import difference
@@ -177,6 +177,7 @@ def test_the_readme_has_a_row_for_each_depth_of_the_confirmation_and_what_tuning
 
 
 def test_the_readme_says_what_another_rate_does_to_each_order():
+    """Means and intervals; no lower rate has a lower error for certain."""
     runs = confirmed(Store([ROOT / "results"]))
     at = {
         (depth, rate): mean(run.error for run in runs["original", depth, rate])
@@ -190,6 +191,15 @@ def test_the_readme_says_what_another_rate_does_to_each_order():
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert said in text
     assert f"{at[218, 0.03]:.1f}" == f"{at[218, 0.1]:.1f}"
+    errors = {key: counted(found) for key, found in runs.items()}
+    paper = {depth: errors["original", depth, 0.1] for depth in (56, 110, 218)}
+    changes = [str(difference(errors["original", depth, 0.03], paper[depth])) for depth in paper]
+    assert f"In points, that is {changes[0]}, {changes[1]} and {changes[2]}." in text
+    lower = [(depth, rate) for order, depth, rate in runs if order == "original" and depth in paper and rate < 0.1]
+    assert (218, 0.01) in lower
+    assert all(difference(errors["original", depth, rate], paper[depth]).high > 0 for depth, rate in lower)
+    change = difference(errors["full_preactivation", 110, 0.3], errors["full_preactivation", 110, 0.1])
+    assert f"In points, that is {change}." in text
     low, high = ([run.error for run in runs["full_preactivation", 110, rate]] for rate in (0.1, 0.3))
     said = f"its error is {mean(high):.1f} % at 0.3 (n = {len(high)}) instead of {mean(low):.1f} % at 0.1."
     assert mean(high) < mean(low) and said in text
