@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -9,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.data.splits import ImageSplit
-from keras_preact.errors import check_choice, check_count, check_rate
+from keras_preact.errors import InputError, check_choice, check_count, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -103,6 +104,7 @@ class PadCropFlip(keras.layers.Layer):
         self.generator = keras.random.SeedGenerator(seed)
 
     def call(self, x: Any, training: bool | None = None) -> Any:
+        x = ops.cast(x, self.compute_dtype)  # Keras does not cast integers
         if not training:
             return x
         if self.data_format == "channels_first":
@@ -111,8 +113,8 @@ class PadCropFlip(keras.layers.Layer):
 
     def _augment(self, x: Any) -> Any:
         """Gather the pixels of all crops from the padded images at once."""
-        height, width, channels = x.shape[1:]
-        pad = round(self.padding * min(height, width)) if isinstance(self.padding, float) else self.padding
+        height, width, channels = ops.shape(x)[1:]
+        pad = self.padding if isinstance(self.padding, int) else self._pixels(x.shape[1:3])
         batch = ops.shape(x)[0]
         # Each replica draws for the global batch and uses its own rows: the result is the same as on one device.
         replica, replicas = _replica()
@@ -127,6 +129,15 @@ class PadCropFlip(keras.layers.Layer):
         positions = (images + rows)[:, :, None] * padded_width + columns[:, None, :]
         padded = ops.pad(x, [(0, 0), (pad, pad), (pad, pad), (0, 0)])
         return ops.take(ops.reshape(padded, (-1, channels)), positions, axis=0)
+
+    def _pixels(self, size: Sequence[int | None]) -> int:
+        known = [length for length in size if length is not None]
+        if len(known) < 2:
+            raise InputError(
+                f"{self.name} pads a share of the image's size, which is unknown here; give padding as whole pixels, "
+                "or give the images a size"
+            )
+        return round(self.padding * min(known))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

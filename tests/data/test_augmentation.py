@@ -116,3 +116,23 @@ def test_runs_inside_a_compiled_model():
     model.compile("sgd", "mse")
     history = model.fit(X.astype("uint8"), np.zeros((64, 1)), batch_size=16, epochs=1, verbose=0)
     assert np.isfinite(history.history["loss"][0])
+
+
+def test_integers_become_floats_as_the_spec_says():
+    layer, pixels = PadCropFlip(padding=1, seed=0), X.astype("uint8")
+    for training in (False, True):
+        assert keras.backend.standardize_dtype(layer(pixels, training=training).dtype) == "float32"
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="elsewhere, arrays have sizes when a model trains")
+def test_images_whose_size_is_unknown_until_they_come():
+    import tensorflow as tf
+
+    def in_graph(layer):
+        images = tf.TensorSpec((None, None, None, 3))
+        return tf.function(lambda x: layer(x, training=True), input_signature=[images], autograph=False)(X)
+
+    known, unknown = (PadCropFlip(padding=2, seed=1) for _ in range(2))
+    np.testing.assert_array_equal(array(in_graph(unknown)), array(known(X, training=True)))
+    with pytest.raises(InputError, match="whole pixels"):
+        in_graph(PadCropFlip(padding=0.125))
