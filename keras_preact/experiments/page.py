@@ -81,7 +81,8 @@ first: the depth study's runs at 20 layers are in `resnet20`.
 The test error is that of the last epoch, as in the paper, not the best one. The time is wall-clock time, and some runs
 shared the machine with other work. To run a row again: `keras-preact reproduce TABLE --budget BUDGET --rows ROW
 --results runs/none`. For other runs, use `keras-preact train` with the options in `run.json`. The commit in `run.json`
-identifies the code; a few early runs name commits that are no longer in the history.
+identifies the code; a few early runs name commits that are no longer in the history. A seed gives the same initial
+weights only with the same code: since the runs of this page began, it has changed how rolled networks draw them.
 """
 
 
