@@ -107,7 +107,7 @@ def difference_of_differences(first: Sequence[Sequence[float]], second: Sequence
         InputError: as in `difference`.
 
     >>> str(difference_of_differences(([9.0, 9.2, 9.1], [6.0, 6.2, 6.4]), ([7.0, 7.2, 7.1], [6.0, 6.2, 6.4])))
-    '+2.00 [+1.51, +2.49]'
+    '+2.00 [+1.55, +2.45]'
     """
     return _contrast([first[0], second[1]], [first[1], second[0]])
 
