@@ -328,10 +328,10 @@ class UnitStack(CompositeLayer):
         state = template.assigned(x, training)
         updated = [template.variables[i] for i in state]
         pure = partial(PureUnits, [template.unit], template.variables, updated, training, mask)
-        # One cast of all units' weights instead of one in each unit. What the unit assigns keeps its precision.
+        # One cast of all units' weights instead of one in each unit.
         values = [
-            ops.cast(variable, self.compute_dtype) if autocast and i not in state else variable.value
-            for i, (variable, autocast) in enumerate(zip(self.stacked, template.autocast, strict=True))
+            ops.cast(variable, self.compute_dtype) if autocast else variable.value
+            for variable, autocast in zip(self.stacked, template.autocast, strict=True)
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
         step = pure(passed_on)
