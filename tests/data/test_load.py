@@ -29,5 +29,6 @@ def test_only_what_is_not_bundled_is_prepared(monkeypatch):
 
 
 def test_a_data_set_that_cannot_be_prepared_is_refused(tmp_path):
+    pytest.importorskip("tensorflow_datasets")
     with pytest.raises(InputError, match="there is no data set 'cifar11'"):
         prepare_dataset("cifar11", tmp_path)
