@@ -93,13 +93,13 @@ def missing_package(what: str, modules: Iterable[str]) -> MissingPackage:
     """Return the error that says which extra to install.
 
     >>> missing_package("plotting", ["matplotlib"])
-    MissingPackage("plotting needs matplotlib, which is not installed; pip install 'keras_preact[course]'")
+    MissingPackage('plotting needs matplotlib, which is not installed; pip install "keras_preact[course]"')
     """
     modules = list(modules)
     extras = ",".join(dict.fromkeys(EXTRAS[module] for module in modules))
     verb = "is" if len(modules) == 1 else "are"
     return MissingPackage(
-        f"{what} needs {', '.join(modules)}, which {verb} not installed; pip install 'keras_preact[{extras}]'"
+        f'{what} needs {", ".join(modules)}, which {verb} not installed; pip install "keras_preact[{extras}]"'
     )
 
 

@@ -3,7 +3,7 @@
     python -m keras_preact.course.validate [--jobs N] [--timeout SECONDS] NOTEBOOK_OR_FOLDER …
 
 Runs every cell in a fresh kernel and compares its output with the stored one. The exit status is pytest's: 0 if all
-cells agree, 1 if one differs, 5 if there are no notebooks. Install nbval with `pip install 'keras_preact[all]'`; with
+cells agree, 1 if one differs, 5 if there are no notebooks. Install nbval with `pip install "keras_preact[all]"`; with
 pytest-xdist, `--jobs` runs several notebooks at once.
 """
 

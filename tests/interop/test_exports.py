@@ -71,7 +71,7 @@ def test_bad_paths_are_refused(tmp_path, name, words):
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    remedy = r"which are not installed; pip install 'keras_preact\[tensorflow,export\]'"
+    remedy = r'which are not installed; pip install "keras_preact\[tensorflow,export\]"'
     with pytest.raises(InputError, match=f"onnx needs tensorflow, tf2onnx, onnxruntime, {remedy}"):
         export_model(cifar_resnet(8), tmp_path / "network.onnx")
 
