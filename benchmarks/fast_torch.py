@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import is_from_elsewhere, processor
+from benchmarks.report import is_from_elsewhere, machine
 from benchmarks.subjects import torch_cifar
 from keras_preact.data import ImageDataset, load_dataset
 from keras_preact.data.batches import TestBatches, TrainBatches
@@ -166,16 +166,13 @@ def measured(seed: int, dataset: ImageDataset) -> dict[str, Any]:
 
 def report(results: dict[str, Any]) -> str:
     """Return the measurements as a page."""
-    here, runs = results["environment"], results["runs"].values()
+    runs = results["runs"].values()
     errors = [run["test_error"] for run in runs]
     minutes = statistics.median(run["cpu_seconds"] for run in runs) / 60
-    hardware = here["hardware"]
     lines = [
         "# The recipe `fast` in PyTorch",
         "",
-        f"{hardware['cores']} cores of {processor(hardware)}, no GPU. "
-        + ", ".join(f"{name} {version}" for name, version in here["versions"].items())
-        + ".",
+        machine(results["environment"]),
         "",
         f"A ResNet-{DEPTH} with {WIDTH} times the usual filters in plain PyTorch: compiled, bfloat16, channels_last. "
         "Batches, sizes of the images, learning rates, decay, loss and initial values are those of "

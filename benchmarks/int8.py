@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.report import machine
+
 NETWORKS = ("resnet14x2-preact-cifar10", "resnet110-original-cifar10-16px", "resnet110-preact-cifar10-16px")
 DTYPES = ("float32", "int8")
 BATCH, ROUNDS = 16, 5
@@ -65,13 +67,10 @@ def _seconds(runs: dict[str, Callable[[np.ndarray], np.ndarray]], batch: np.ndar
 
 def report(results: dict[str, Any]) -> str:
     """Return the measurements as a page."""
-    here = results["environment"]
     lines = [
         "# LiteRT in int8",
         "",
-        f"{here['hardware']['cores']} cores of {here['hardware']['processor']}, no GPU. "
-        + ", ".join(f"{name} {version}" for name, version in here["versions"].items())
-        + ".",
+        machine(results["environment"]),
         "",
         "Weights in int8 with one scale per filter; activations are quantized as the network runs. Errors on the whole "
         f"test set of CIFAR-10. The speed is the ratio of CPU times of a batch of {BATCH}, medians of {ROUNDS} "

@@ -234,7 +234,13 @@ def is_from_elsewhere(results: dict[str, Any], here: dict[str, Any]) -> bool:
 
 def report(results: dict[str, Any]) -> str:
     """Return the report as Markdown: claims, defaults, profiles, and the medians of each comparison."""
-    lines = ["# Benchmarks", "", _machine(results), "", *_claims_table(results)]
+    lines = [
+        "# Benchmarks",
+        "",
+        f"{machine(results['environment'])} Commits: {', '.join(_commits(results))}.",
+        "",
+        *_claims_table(results),
+    ]
     lines += [
         "Each ratio is one of medians, followed by the smallest and the largest ratio of a round. A target holds if "
         "all rounds satisfy it, and is undecided if only some do. Against several others, the best of them counts. The "
@@ -320,15 +326,12 @@ def processor(hardware: dict[str, Any]) -> str:
     return hardware["processor"] + (f" ({hardware['instructions']})" if hardware.get("instructions") else "")
 
 
-def _machine(results: dict[str, Any]) -> str:
-    environment = results["environment"]
+def machine(environment: dict[str, Any]) -> str:
+    """Return a line with the hardware and the versions of a series."""
     hardware, versions = environment["hardware"], environment["versions"]
     gpus = ", ".join(hardware["accelerators"]) or "no GPU"
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return (
-        f"{hardware['cores']} cores of {processor(hardware)}, {hardware['memory_gib']} GiB, {gpus}. {software}. "
-        f"Commits: {', '.join(_commits(results))}."
-    )
+    return f"{hardware['cores']} cores of {processor(hardware)}, {hardware['memory_gib']} GiB, {gpus}. {software}."
 
 
 def _commits(results: dict[str, Any]) -> list[str]:

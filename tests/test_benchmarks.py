@@ -40,6 +40,7 @@ def test_the_plain_network_is_the_same_network(depth):
     assert sum(sizes(plain)) == {20: 272_282, 164: 1_703_258}[depth]
 
 
+HARDWARE = {"cores": 2, "processor": "P", "memory_gib": 16.0, "accelerators": []}
 ENCODER = {"depth": 2, "dim": 16, "heads": 2, "length": 8}
 
 
@@ -238,7 +239,7 @@ def test_the_page_of_int8_shows_what_was_measured():
         "float32": {"test_error": 9.5, "bytes": 400, "cpu_seconds": 0.3},
         "int8": {"test_error": 9.75, "bytes": 100, "cpu_seconds": 0.1},
     }
-    here = {"hardware": {"cores": 2, "processor": "P"}, "versions": {"keras": "3"}}
+    here = {"hardware": HARDWARE, "versions": {"keras": "3"}}
     page = int8.report({"environment": here, "networks": {"net": row}})
     assert page.splitlines()[-1] == "| net | 9.50 | 9.75 | 0.25 | 0.25 | 3.00 |"
     assert set(int8.NETWORKS) <= set(catalogue())
@@ -292,7 +293,7 @@ def test_a_run_in_pytorch_follows_the_recipe_and_learns():
 
 def test_the_page_of_the_recipe_in_pytorch_shows_what_was_measured():
     runs = {str(k): {"test_error": 9.0 + k, "cpu_seconds": 600 * (k + 1), "seconds": 300} for k in range(3)}
-    here = {"hardware": {"cores": 2, "processor": "P"}, "versions": {"torch": "2"}}
+    here = {"hardware": HARDWARE, "versions": {"torch": "2"}}
     page = fast_torch.report({"environment": here, "runs": runs})
     assert "10.00 ± 1.00 % (n = 3). Median cost: 20.0 core-minutes." in page
     assert page.splitlines()[-1] == "| 2 | 11.00 | 30.0 | 5.0 |"

@@ -105,19 +105,25 @@ def state_of(unit: keras.layers.Layer) -> list[keras.Variable]:
     return [*(variable for layer in layers for variable in own_state(layer)), *seeds]
 
 
-def assigned_in_call(unit: keras.layers.Layer, x: Any, training: bool | None) -> list[int]:
-    """Return the indices of the `variables` of a unit that a call assigns.
+def assigned_in_call(
+    unit: keras.layers.Layer, variables: Sequence[keras.Variable], x: Any, training: bool | None
+) -> list[int]:
+    """Return the indices of those variables of a unit that a call assigns.
 
     The units of this package and Keras's layers assign their state in training, and nothing else. Other units may
     assign weights, as spectral normalization does, or draw random numbers at inference. These are traced.
     """
-    variables, state = unit.variables, {id(variable) for variable in state_of(unit)}
     if all(map(_is_ordinary, [unit, *layers_inside(unit)])):
-        return [i for i, variable in enumerate(variables) if id(variable) in state] if training else []
+        return _state_indices(unit, variables) if training else []
     step = PureUnits([unit], variables, [], training, None, None)
     specs = [keras.KerasTensor(variable.shape, variable.dtype) for variable in variables]
     trace(step, keras.KerasTensor(x.shape, x.dtype), specs)
     return step.assigned
+
+
+def _state_indices(unit: keras.layers.Layer, variables: Sequence[keras.Variable]) -> list[int]:
+    state = {id(variable) for variable in state_of(unit)}
+    return [i for i, variable in enumerate(variables) if id(variable) in state]
 
 
 def _is_ordinary(layer: keras.layers.Layer) -> bool:
@@ -150,8 +156,7 @@ class Template:
             self.is_assigned_in_build = any(scope.get_current_value(v) is not None for v in named.values())
             """Whether `build` assigned values, so that initializers alone do not determine the initial values."""
         self.names, self.variables = list(named), list(named.values())
-        state = {id(variable) for variable in state_of(self.unit)}
-        self.state = [i for i, variable in enumerate(self.variables) if id(variable) in state]
+        self.state = _state_indices(self.unit, self.variables)
         """Indices of the variables that are not weights: moving statistics, states of random generators."""
         layers = [self.unit, *layers_inside(self.unit)]
         owners = {id(v): layer.compute_dtype for layer in layers for v in (*own_trainable(layer), *own_state(layer))}
@@ -165,9 +170,7 @@ class Template:
         """Return the indices of the variables that a call of the unit assigns."""
         key = bool(training)
         if key not in self._assigned:
-            variables = self.unit.variables
-            ids = {id(variables[i]) for i in assigned_in_call(self.unit, x, training)}
-            self._assigned[key] = [i for i, variable in enumerate(self.variables) if id(variable) in ids]
+            self._assigned[key] = assigned_in_call(self.unit, self.variables, x, training)
         return self._assigned[key]
 
     def stacked_initializer(self, index: int, n: int, values: Sequence[Any] | None = None) -> Callable[..., Any]:

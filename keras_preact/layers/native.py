@@ -113,7 +113,7 @@ def _convolution_jax(
     """Return the convolution of images in a loop on CPUs; `None` elsewhere.
 
     XLA's fast convolutions for CPUs need the usual order of dimensions. XLA transposes those of JAX's gradients into
-    that order, but not in the body of a loop, where they take 5 to 20 times as long. So the gradient transposes here.
+    that order, but not in the body of a loop, where they take many times as long. So the gradient transposes here.
     It has a gradient itself, but no forward mode (`jax.jvp`).
     """
     import jax

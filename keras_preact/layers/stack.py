@@ -370,15 +370,15 @@ class UnitStack(CompositeLayer):
             for unit in self.units:
                 x = call_unit(unit, x, training, mask)
             return x
+        assigned = assigned_in_call(self.units[0], self.units[0].variables, x, training)
         for start in range(0, self.repeats, length):
-            x = self._call_rematerialized(self.units[start : start + length], x, training, mask)
+            x = self._call_rematerialized(self.units[start : start + length], assigned, x, training, mask)
         return x
 
     def _call_rematerialized(
-        self, units: Sequence[keras.layers.Layer], x: Any, training: bool | None, mask: Any
+        self, units: Sequence[keras.layers.Layer], assigned: Sequence[int], x: Any, training: bool | None, mask: Any
     ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
-        assigned = assigned_in_call(units[0], x, training)
         state = [unit.variables[i] for unit in units for i in assigned]
         attached = mask_of(x) if units[0] is self.units[0] else self._passed_on(mask)
         step = PureUnits(units, variables, state, training, mask, attached)
