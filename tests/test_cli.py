@@ -26,6 +26,7 @@ from keras_preact.cli import main
 from keras_preact.cli.inspect import _images_for
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, record_initial_gradients
 from keras_preact.interop import load_safetensors
+from keras_preact.models import NETWORKS, pretrained
 from keras_preact.training import RunFolder, RunLocked, next_free_folder
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -176,6 +177,15 @@ def test_info_of_a_named_network(capsys):
     assert main(["info", "preact_resnet18", "--classes", "7", "--image-size", "64"]) == 0
     printed = text(capsys)
     assert "images of 64 × 64 × 3" in printed and "4,615" in printed  # the head: 2 · 512 + 513 · 7
+
+
+def test_info_without_a_name_lists_all_names(capsys):
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    for about in pretrained():
+        assert re.search(rf"{about.name} +{about.test_error:.2f} % on {about.dataset}\n", printed)
+    assert re.search(r"preact_resnet18 +pre-activation ResNet-18\n", printed)
+    assert all(re.search(rf"^  {name} ", printed, re.M) for name in NETWORKS)
 
 
 def test_info_says_what_another_profile_has_otherwise(capsys):
@@ -444,6 +454,8 @@ REFUSED = {
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has a fixed depth"),
     "model": (["info", "nowhere.keras"], "known: "),
+    "trained network": (["info", "resnet14x2-preact"], "did you mean 'resnet14x2-preact-cifar10'?"),
+    "network of an option": (["info", "--depth", "20"], "--depth needs the name of a network"),
     "profile of a Transformer": (["info", "transformer", "--against", "timm"], "needs the name of a residual network"),
     "profile to compare with": (["info", "cifar_resnet", "--against", "timm"], "timm has no CIFAR networks"),
     "table": (

@@ -11,8 +11,8 @@ from keras_preact.cli.networks import as_known, model_to_inspect, new_network, s
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import get_placement
-from keras_preact.models import NETWORKS, get_entry
-from keras_preact.models.cards import card
+from keras_preact.models import NETWORKS, Pretrained, get_entry, pretrained
+from keras_preact.models.cards import facts, limits
 from keras_preact.models.loading import without_values
 from keras_preact.models.profiles import Conventions, conventions, differences
 from keras_preact.models.registry import ResNetEntry
@@ -20,6 +20,30 @@ from keras_preact.models.summary import summarize
 
 
 def run(options: argparse.Namespace) -> None:
+    given = [key for key, value in vars(options).items() if key not in ("command", "debug") and value is not None]
+    if options.model is not None:
+        _describe(options)
+    elif given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')} needs the name of a network, for example keras-preact info cifar_resnet"
+        )
+    else:
+        _list_names()
+
+
+def _list_names() -> None:
+    """Print the names that the command knows."""
+    say("Networks:")
+    for name, builder in NETWORKS.items():
+        what = (builder.__doc__ or "").splitlines()[0].split(";")[0].removesuffix(".")
+        say(f"  {name:21} {what[0].lower()}{what[1:]}")
+    say("\nTrained networks, with their test errors:")
+    for about in pretrained():
+        say(f"  {about.name:33} {about.test_error:5.2f} % on {about.dataset}")
+    say("\n`keras-preact info NAME` describes one of them.")
+
+
+def _describe(options: argparse.Namespace) -> None:
     options.model = as_known(options.model)
     about = trained(options.model)
     with contextlib.nullcontext() if saved(options.model) or about else without_values():
@@ -30,11 +54,19 @@ def run(options: argparse.Namespace) -> None:
     if summary.uncounted:
         say(f"Multiply-adds not counted (+ ?): {', '.join(summary.uncounted)}.")
     if about is not None:
-        say(f"\n{card(about)}")
+        _print_card(about)
     elif (entry := _resnet(options.model)) is not None and entry.family == "imagenet":
         say(f"Test images: {_conventions(entry, options, options.profile or 'paper').inputs}.")
     if options.against is not None:
         _compare_profiles(options, summary.rows[-1])
+
+
+def _print_card(about: Pretrained) -> None:
+    """Print the card of a trained network; docs/pretrained.md has it as a table."""
+    say("")
+    for says, value in facts(about).items():
+        say(textwrap.fill(f"{says:20} {value}", 100, subsequent_indent=" " * 21))
+    say(f"\n{textwrap.fill(limits(about), 100)}")
 
 
 def _resnet(name: str) -> ResNetEntry | None:

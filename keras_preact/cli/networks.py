@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preact.cli.options import RESNET_OPTIONS, TRANSFORMER_OPTIONS
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_choice
 from keras_preact.layers import get_placement, get_shortcut
 from keras_preact.models import NETWORKS, Pretrained, get_entry, load_model, pretrained
 from keras_preact.models.catalogue import catalogue
@@ -52,6 +52,7 @@ def as_known(model: str) -> str:
 def model_to_inspect(options: argparse.Namespace) -> Any:
     path, about = saved(options.model), trained(options.model)
     if path is None and about is None:
+        check_choice("network", options.model, [*NETWORKS, *catalogue()])
         return new_network(options)
     for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):
         if getattr(options, key, None) is not None:

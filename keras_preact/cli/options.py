@@ -149,8 +149,8 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=Path, help="new folder for the report (default: the next free runs/inspection-NNN)"
     )
 
-    info = add_command("info", "print stages, parameters and multiply-adds of a network")
-    info.add_argument("model", metavar="MODEL", help=_MODEL)
+    info = add_command("info", "list the networks, or print stages, parameters and multiply-adds of one")
+    info.add_argument("model", metavar="MODEL", nargs="?", help=f"{_MODEL} (default: list all names)")
     add_network_options(info, with_name=False)
     info.add_argument("--classes", type=int, help="number of classes")
     info.add_argument("--image-size", type=int, help="height and width of the images in pixels")

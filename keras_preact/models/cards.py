@@ -15,8 +15,8 @@ def card(about: Pretrained) -> str:
     >>> print(card(catalogue()["resnet14x2-preact-cifar10"]).splitlines()[0])
     ## resnet14x2-preact-cifar10
     """
-    rows = [f"| {says} | {value} |" for says, value in _facts(about).items()]
-    return "\n".join([f"## {about.name}", "", "| | |", "|---|---|", *rows, "", _limits(about)])
+    rows = [f"| {says} | {value} |" for says, value in facts(about).items()]
+    return "\n".join([f"## {about.name}", "", "| | |", "|---|---|", *rows, "", limits(about)])
 
 
 def page() -> str:
@@ -71,8 +71,8 @@ print(pretrained("transformer-reviews").predict(tokens).argmax(-1))  # [0 1]: ne
 |---|---|---|---|---|"""
 
 
-def _facts(about: Pretrained) -> dict[str, str]:
-    """Return the rows of a card."""
+def facts(about: Pretrained) -> dict[str, str]:
+    """Return the rows of a card: what each says, and its value."""
     low, high = binomial_interval(about.test_error, about.test_size)
     recipe = about.recipe
     options = {"placement": get_entry(about.network).resolved(about.options)["placement"], **about.options}
@@ -102,7 +102,8 @@ def _seeds(errors: tuple[float, ...]) -> str:
     return f"{statistics.mean(errors):.2f}{spread} %, n = {len(errors)}"
 
 
-def _limits(about: Pretrained) -> str:
+def limits(about: Pretrained) -> str:
+    """Return the last paragraph of a card: what the network is not for."""
     worst = max(zip(about.class_errors, about.classes, strict=True))
     verb = "says" if about.vocabulary else "shows"
     return (

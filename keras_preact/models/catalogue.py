@@ -37,7 +37,7 @@ _FREE_OPTIONS |= {"kernel_initializer", "momentum", "output_stride", "data_forma
 """Options that do not decide which weights fit: they leave the network's layers as they are, up to the top."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Pretrained:
     """A trained network.
 
@@ -95,6 +95,13 @@ class Pretrained:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "file", f"{self.name}.safetensors")
+
+    def __repr__(self) -> str:
+        """Return one line, so that the list of all networks can be read."""
+        return (
+            f"<{self.name}: {self.test_error:.2f} % test error on {self.dataset}, {self.parameters:,} parameters, "
+            f"{self.bytes / 1e6:.1f} MB; licence of the data: {self.data_licence.split(';')[0]}>"
+        )
 
     @property
     def example(self) -> str:

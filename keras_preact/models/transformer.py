@@ -293,7 +293,9 @@ def transformer(
     dtype: Any = None,
     name: str | None = None,
 ) -> keras.Model:
-    """A Transformer encoder: embedding, positions, equal blocks, the final normalization of pre-norm, and a head.
+    """A Transformer encoder: embedding, positions, equal blocks, and a head.
+
+    Pre-norm and sandwich blocks are followed by a final normalization.
 
     Args:
         inputs: `Tokens`, `Series` or `Patches`. Default `Tokens()`: 128 bytes.
