@@ -455,6 +455,7 @@ REFUSED = {
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has a fixed depth"),
     "model": (["info", "nowhere.keras"], "known: "),
     "trained network": (["info", "resnet14x2-preact"], "did you mean 'resnet14x2-preact-cifar10'?"),
+    "network of --basic": (["info", "--basic"], "--basic needs the name of a network"),
     "network of an option": (["info", "--depth", "20"], "--depth needs the name of a network"),
     "profile of a Transformer": (["info", "transformer", "--against", "timm"], "needs the name of a residual network"),
     "profile to compare with": (["info", "cifar_resnet", "--against", "timm"], "timm has no CIFAR networks"),

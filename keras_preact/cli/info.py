@@ -8,6 +8,7 @@ import textwrap
 from typing import Any
 
 from keras_preact.cli.networks import as_known, model_to_inspect, new_network, saved, trained
+from keras_preact.cli.options import option
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError
 from keras_preact.layers.placements import get_placement
@@ -20,13 +21,15 @@ from keras_preact.models.summary import summarize
 
 
 def run(options: argparse.Namespace) -> None:
-    given = [key for key, value in vars(options).items() if key not in ("command", "debug") and value is not None]
+    given = [
+        option(key, value)
+        for key, value in vars(options).items()
+        if key not in ("command", "debug") and value is not None
+    ]
     if options.model is not None:
         _describe(options)
     elif given:
-        raise InputError(
-            f"--{given[0].replace('_', '-')} needs the name of a network, for example keras-preact info cifar_resnet"
-        )
+        raise InputError(f"{given[0]} needs the name of a network, for example keras-preact info cifar_resnet")
     else:
         _list_names()
 

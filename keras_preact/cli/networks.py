@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from keras_preact.cli.options import RESNET_OPTIONS, TRANSFORMER_OPTIONS
+from keras_preact.cli.options import RESNET_OPTIONS, TRANSFORMER_OPTIONS, option
 from keras_preact.errors import InputError, check_choice
 from keras_preact.layers import get_placement, get_shortcut
 from keras_preact.models import NETWORKS, Pretrained, get_entry, load_model, pretrained
@@ -24,7 +24,7 @@ def network_options(network: str, options: argparse.Namespace) -> dict[str, Any]
     }
     get_shortcut(given.get("shortcut", "identity"))
     for key in sorted(given.keys() - entry.options):
-        flag = f"--{key.replace('_', '-')}"
+        flag = option(key, given[key])
         if key in entry.fixed:
             raise InputError(f"{network} has a fixed {key}; drop {flag}, or use --model {entry.base.__name__}")
         raise InputError(f"{network} has no {key.replace('_', ' ')}; drop {flag}")
@@ -55,8 +55,8 @@ def model_to_inspect(options: argparse.Namespace) -> Any:
         check_choice("network", options.model, [*NETWORKS, *catalogue()])
         return new_network(options)
     for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):
-        if getattr(options, key, None) is not None:
-            raise InputError(f"{options.model} is already built; leave out --{key.replace('_', '-')}")
+        if (value := getattr(options, key, None)) is not None:
+            raise InputError(f"{options.model} is already built; leave out {option(key, value)}")
     if path is None:
         return pretrained(options.model)
     return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)

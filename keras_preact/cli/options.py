@@ -160,6 +160,15 @@ def parser() -> argparse.ArgumentParser:
     return main_parser
 
 
+def option(key: str, value: object = None) -> str:
+    """Return the option as the user writes it.
+
+    >>> option("image_size"), option("bottleneck", False)
+    ('--image-size', '--basic')
+    """
+    return "--basic" if key == "bottleneck" and value is False else f"--{key.replace('_', '-')}"
+
+
 def _absolute(path: str) -> str:
     """Return the absolute path of data: the run records it, and may be resumed from another working folder."""
     return path if "://" in path else str(Path(path).expanduser().absolute())

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_preact import paper
 from keras_preact.cli.display import progress
-from keras_preact.cli.options import parser
+from keras_preact.cli.options import option, parser
 from keras_preact.console import Status, console, say, table
 from keras_preact.data import prepare_dataset
 from keras_preact.errors import InputError, check_choice, check_positive
@@ -137,7 +137,7 @@ def _refuse_for_initialization(options: argparse.Namespace) -> None:
     defaults = parser().parse_args(["reproduce", "initialization"])
     for key in ("budget", "profile", "rows", "seeds", "precision", "data_dir", "list", "cost", "results"):
         if getattr(options, key) != getattr(defaults, key):
-            raise InputError(f"initialization trains nothing; leave out --{key.replace('_', '-')}")
+            raise InputError(f"initialization trains nothing; leave out {option(key)}")
 
 
 def _initialization(options: argparse.Namespace) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_preact.cli.display import progress, progress_of_run, say_comparison, side_by_side
 from keras_preact.cli.networks import network_options
-from keras_preact.cli.options import RUNS
+from keras_preact.cli.options import RUNS, option
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError, as_command
 from keras_preact.models import get_entry
@@ -126,4 +126,4 @@ def _refuse_changes(options: argparse.Namespace) -> None:
     allowed = {"command", "debug", "resume", "out", "data_dir"}
     for key, value in vars(options).items():
         if key not in allowed and value is not None:
-            raise InputError(f"a resumed run keeps its configuration; drop --{key.replace('_', '-')}")
+            raise InputError(f"a resumed run keeps its configuration; drop {option(key, value)}")
