@@ -243,10 +243,10 @@ def report(results: dict[str, Any]) -> str:
     ]
     lines += [
         "Each ratio is one of medians, followed by the smallest and the largest ratio of a round. A target holds if "
-        "all rounds satisfy it, and is undecided if only some do. Against several others, the best of them counts. The "
-        "precision is float32 unless named. “Default” is what `keras-preact train` does on this machine; in inference "
-        "it is that network folded (`keras_preact.models.fold`), and the others are not folded. “Start” has batch 8; "
-        "its memory is the peak of the whole process.",
+        "all rounds satisfy it, and is undecided if only some do. If there are several competitors, the ratio is to "
+        "the fastest. The precision is float32 unless named, except for “default”, which is what `keras-preact train` "
+        "does on this machine. For inference, our network is folded (`keras_preact.models.fold`) and the others are "
+        "not. The comparisons named “start” use batch 8; their memory is the peak of the whole process.",
         "",
     ]
     lines += _defaults(results)

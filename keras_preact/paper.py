@@ -110,7 +110,7 @@ class DepthRow:
 
 
 TABLE_3 = (
-    DepthRow("cifar10", "ResNet-110, one layer a unit", Published(9.90, "L"), Published(8.91, "L")),
+    DepthRow("cifar10", "ResNet-110, one layer per unit", Published(9.90, "L"), Published(8.91, "L")),
     DepthRow("cifar10", "ResNet-110", Published(6.61, "S"), Published(6.37, "S")),
     DepthRow("cifar10", "ResNet-164", Published(5.93, "S"), Published(5.46, "S")),
     DepthRow("cifar10", "ResNet-1001", Published(7.61, "SL"), Published(4.92, "SL")),

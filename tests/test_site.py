@@ -173,7 +173,7 @@ def test_the_home_page_says_of_the_demo_what_the_readme_says():
     home, readme = (
         " ".join((ROOT / name).read_text(encoding="utf-8").split()) for name in ("docs/index.md", "README.md")
     )
-    claim = re.search(r"After 124 steps the mean test error .*?interval\)\.", readme)
+    claim = re.search(r"After 124 steps the mean test error .*?\(n = 5 and 5\)\.", readme)
     assert claim and claim[0] in home
 
 

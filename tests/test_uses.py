@@ -688,8 +688,10 @@ def page():
     lines = [
         "# Ways to use a layer or a network",
         "",
-        f"{len(USES)} ways to use Keras layers and models. Each is tested with those of this package in",
-        "`tests/test_uses.py`, on the backends in the last column.",
+        "Will it work with a custom loop, `TimeDistributed`, `deepcopy` or ONNX? This page lists "
+        f"{len(USES)} ways to use Keras layers and models.",
+        "The layers and networks of this package pass a test of each, in `tests/test_uses.py`, on the backends in the",
+        "last column.",
     ]
     for group in dict.fromkeys(group for group, *_ in USES):
         lines += ["", f"## {group}", "", "| way | test | backends |", "|---|---|---|"]

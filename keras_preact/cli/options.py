@@ -92,10 +92,11 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument(
         "table",
         metavar="TABLE",
-        help="table1, table2, table3, table5, resnet20, screening, depth, extensions, warmup, initialization or all",
+        help="table1, table2, table3, table5, resnet20, screening, depth, fast, extensions, warmup, initialization or "
+        "all",
     )
     reproduce.add_argument(
-        "--budget", default="smoke", help="smoke (default), demo, cpu, deep or paper; --cost estimates the time"
+        "--budget", default="smoke", help="smoke (default), demo, cpu, deep, fast or paper; --cost estimates the time"
     )
     reproduce.add_argument(
         "--profile", default="paper", help="code base whose networks and recipe to use (default: paper)"

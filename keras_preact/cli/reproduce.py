@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> None:
             for line in found
             if not line.is_the_papers_network
         }
-        note = f"Test errors in %. Budget {budget.name}: {budget.what}. Profile {budget.profile}."
+        note = f"Test errors in %. {budget.what} Profile {budget.profile}."
         say(note + "".join(sorted(replaced)))
 
 

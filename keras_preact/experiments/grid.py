@@ -93,10 +93,10 @@ class Experiment:
     def heading(self) -> str:
         """The name of the table on the page of results.
 
-        >>> Experiment("table1", "", ()).heading, Experiment("warmup", "", ()).heading
-        ('Table 1', 'Warmup')
+        >>> [Experiment(name, "", ()).heading for name in ("table1", "warmup", "resnet20")]
+        ['Table 1', 'Warmup', 'ResNet-20']
         """
-        return re.sub(r"(?<=[a-z])(?=\d)", " ", self.name).capitalize()
+        return re.sub(r"(?<=[a-z])(?=\d)", " ", self.name).capitalize().replace("Resnet ", "ResNet-")
 
     def select(self, names: list[str] | None) -> tuple[Row, ...]:
         """Return the rows with these names, or all rows.
@@ -114,7 +114,7 @@ class Budget:
 
     Attributes:
         name: name for `--budget`.
-        what: description in one sentence.
+        what: description, one or more sentences.
         networks: arguments of our network, by the paper's network.
         datasets: our data set, by the paper's data set; rows on other data sets are left out.
         recipes: recipe, by our data set.
@@ -244,7 +244,8 @@ BUDGETS = {
     for budget in (
         Budget(
             "smoke",
-            "at most one epoch of the bundled data, networks of 8 to 34 layers; minutes, only to see that it runs",
+            "Budget smoke trains networks of 8 to 34 layers for at most one epoch of the bundled data, only to see "
+            "that everything runs. A run takes minutes.",
             {
                 "20": {"depth": 8},
                 "110": {"depth": 8},
@@ -263,8 +264,9 @@ BUDGETS = {
         ),
         Budget(
             "demo",
-            f"the setting of `keras-preact demo`: the bundled 4,000 images at 16×16 pixels, {get_recipe('demo').steps} "
-            "steps; errors show how easily a network trains, not how good it gets; seconds to minutes per run",
+            "Budget demo is the setting of `keras-preact demo`: the bundled 4,000 images at 16×16 pixels, "
+            f"{get_recipe('demo').steps} steps. So short a schedule shows how easily a network trains, not how good it "
+            "gets. A run takes seconds to minutes.",
             by_depth(DEPTHS[:-1]),
             {"4,000 images": "bundled"},
             {"bundled": get_recipe("demo")},
@@ -273,8 +275,8 @@ BUDGETS = {
         ),
         Budget(
             "cpu",
-            "the shallow control, networks of 29 to 56 layers for ten epochs of the whole of CIFAR, or narrow "
-            "Transformers for 600 steps; minutes to hours per run",
+            "Budget cpu is the shallow control: networks of 29 to 56 layers in place of the paper's, for ten epochs of "
+            "all of CIFAR, or narrow Transformers for 600 steps. A run takes minutes to hours.",
             {
                 "110": {"depth": 32},
                 "110-single": {"depth": 32, "block": "single"},
@@ -291,9 +293,10 @@ BUDGETS = {
         ),
         Budget(
             "deep",
-            "the paper's networks, batch size, optimizer and weight decay; CIFAR images averaged down to 16×16 pixels, "
-            f"{DEEP.steps:,} steps; errors show how easily a network trains, not how good it gets; 10 to 20 "
-            "core-minutes per run at 110 and 164 layers",
+            "Budget deep trains the paper's networks with its batch size, optimizer and weight decay, for "
+            f"{DEEP.steps:,} steps on CIFAR images averaged down to 16×16 pixels. The learning rate warms up for 100 "
+            "steps and then decays along a cosine. So short a schedule shows how easily a network trains, not how good "
+            "it gets. A run takes 10 to 20 core-minutes at 110 and 164 layers.",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 164, 1001)},
                 "110-single": {"depth": 110, "block": "single"},
@@ -306,14 +309,15 @@ BUDGETS = {
         ),
         Budget(
             "fast",
-            "wide, shallow networks and the recipe `fast`, on the whole of CIFAR-10; minutes to hours per run",
+            "Budget fast trains wide, shallow networks with the recipe `fast` on all of CIFAR-10. A run takes minutes "
+            "to hours.",
             {"wide": {"depth": 14, "widen_factor": 2}, "wider": {"depth": 14, "widen_factor": 4}},
             {"cifar10": "cifar10"},
             {"cifar10": get_recipe("fast")},
         ),
         Budget(
             "paper",
-            "the paper's depths, data and schedule; hours to weeks on a GPU",
+            "Budget paper uses the paper's depths, data and schedule. We estimate hours to weeks per run on a GPU.",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 152, 164, 200, 1001)},
                 "110-single": {"depth": 110, "block": "single"},

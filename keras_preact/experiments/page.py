@@ -14,7 +14,7 @@ from keras_preact.analysis import read_inspection
 from keras_preact.experiments import depth
 from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
 from keras_preact.experiments.report import Line, lines, machine, markdown, markdown_table, title_of, verdict
-from keras_preact.experiments.statistics import difference
+from keras_preact.experiments.statistics import Difference, difference
 from keras_preact.experiments.store import Run, Store
 from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
 from keras_preact.files import write_atomically
@@ -98,12 +98,20 @@ def _claim(store: Store) -> str:
     shown = []
     for at, gap in gaps.items():
         counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
-        shown.append(f"{gap.mean:+.1f} points at {at} layers [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})")
-    return (
-        f"**The original order against full pre-activation, after {recipe.steps:,} steps at the paper's learning rate "
-        f"of {PAPERS_RATE:g}:** test error {'; '.join(shown)}, with 95 % intervals. Above 0, pre-activation is "
-        "better.\n"
+        shown.append(f"* {at} layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})")
+    text = (
+        f"{_headline(gaps)} After {recipe.steps:,} steps at the paper's learning rate of {PAPERS_RATE:g}, the test "
+        "error of the original order minus that of full pre-activation is, in points with 95 % intervals:"
     )
+    return "\n".join([text, "", *shown, ""])
+
+
+def _headline(gaps: dict[int, Difference]) -> str:
+    """Return the claim that these gaps support, in bold type; empty if they support none."""
+    for at in sorted(gaps):
+        if all(gap.low > 0 for deeper, gap in gaps.items() if deeper >= at):
+            return f"**From {at} layers on, full pre-activation reaches a lower test error than the original order.**"
+    return ""
 
 
 def depth_rows(store: Store) -> list[str]:
@@ -195,8 +203,8 @@ def _demo(store: Store, results: Path) -> list[str]:
         return []
     curves = {order: [run.folder.metrics() for run in found] for order, found in runs.items()}
     text = (
-        f"`keras-preact demo` trains both orders of a ResNet-{DEMO_DEPTH} on 4,000 images at the paper's learning rate "
-        f"of {PAPERS_RATE:g}. {demo_claim(store)}"
+        f"`keras-preact demo` trains both orders of a ResNet-{DEMO_DEPTH} on 4,000 images of 16×16 pixels, at the "
+        f"paper's learning rate of {PAPERS_RATE:g}. {demo_claim(store)}"
     )
     figure = orders_figure(curves, f"ResNet-{DEMO_DEPTH}, 4,000 images of CIFAR-10, learning rate {PAPERS_RATE:g}")
     return ["\n".join(["## The demo", "", text, ""]), _drawn(figure, results, "demo")]
@@ -212,11 +220,11 @@ def demo_claim(store: Store) -> str:
     """Return the finding of the demo's runs, the sentence under the figure in the project's README.md."""
     runs = _demo_runs(store)
     (first, one), (second, other) = ((in_words(order), [run.error for run in found]) for order, found in runs.items())
-    steps = get_recipe("demo").steps
+    steps, apart = get_recipe("demo").steps, difference(one, other)
     return (
         f"After {steps} steps the mean test error is {statistics.mean(one):.1f} % in the {first} order and "
-        f"{statistics.mean(other):.1f} % in {second}: {difference(one, other)} points apart "
-        f"(n = {len(one)} and {len(other)}, 95 % interval)."
+        f"{statistics.mean(other):.1f} % in {second}: a difference of {apart.mean:.2f} points, with a 95 % interval "
+        f"of [{apart.low:.2f}, {apart.high:.2f}] (n = {len(one)} and {len(other)})."
     )
 
 
@@ -243,7 +251,7 @@ def _screening(store: Store, results: Path) -> list[str]:
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
     shown = _drawn(figure, results, "screening")
-    return ["\n".join([head, "", text, ""]), shown, _tuning(runs), _rates_of_confirmation(depth.confirmed(store))]
+    return ["\n".join([head, "", text, ""]), shown, _tuning(runs), _rates_of_confirmation(store)]
 
 
 def _tuning(screening: depth.Errors) -> str:
@@ -271,36 +279,47 @@ def _tuning(screening: depth.Errors) -> str:
     return "\n".join([" ".join(text), "", markdown_table(heads, rows)])
 
 
-def _rates_of_confirmation(confirmation: depth.Errors) -> str:
-    """Return the errors of the confirmation by learning rate as Markdown, where more than one rate was run."""
-    cells = {
-        (at, order): {rate: confirmation[order, at, rate] for rate in RATES if (order, at, rate) in confirmation}
-        for at in DEPTHS
-        for order in ORDERS
-    }
-    several = {key: by_rate for key, by_rate in cells.items() if len(by_rate) > 1}
-    if not several:
-        return ""
-    rates = [rate for rate in RATES if any(rate in by_rate for by_rate in several.values())]
-    rows = []
-    for (at, order), by_rate in several.items():
-        means = {rate: (statistics.mean(depth.counted(runs)), len(runs)) for rate, runs in by_rate.items()}
-        errors = {rate: f"{mean:.1f} (n = {n})" for rate, (mean, n) in means.items()}
-        rows.append([str(at), in_words(order), *(errors.get(rate, "not run") for rate in rates)])
+def rate_rows(store: Store) -> list[list[str]]:
+    """Return what another learning rate than the paper's does to each order: a row for each rate of the depth study."""
+    runs, rows = depth.confirmed(store), []
+    papers = {key: depth.counted(found) for key, found in runs.items() if key[2] == PAPERS_RATE}
+    for order in ORDERS:
+        for at, rate in ((at, rate) for at in DEPTHS for rate in RATES if rate != PAPERS_RATE):
+            if (order, at, rate) in runs and (order, at, PAPERS_RATE) in papers:
+                one, other = papers[order, at, PAPERS_RATE], depth.counted(runs[order, at, rate])
+                errors = [f"{statistics.mean(found):.1f} % (n = {len(found)})" for found in (one, other)]
+                rows.append([in_words(order), str(at), errors[0], f"{rate:g}", errors[1], str(difference(other, one))])
+    return rows
+
+
+RATE_COLUMNS = (
+    "order",
+    "layers",
+    f"error at rate {PAPERS_RATE:g}",
+    "other rate",
+    "error there",
+    "difference [95 %]",
+)
+
+
+def _rates_of_confirmation(store: Store) -> str:
+    """Return the effect of another learning rate in the depth study as Markdown; empty if only one rate was run."""
+    rows = rate_rows(store)
     text = (
-        f"The best rate after {get_recipe('demo').steps} steps need not be the best later. Mean test errors (%) of the "
-        f"depth study, after {BUDGETS['deep'].recipes['cifar10'].steps:,} steps on all of CIFAR-10, by learning rate:"
+        f"The best rate after {get_recipe('demo').steps} steps need not be the best later. In the depth study, after "
+        f"{BUDGETS['deep'].recipes['cifar10'].steps:,} steps on all of CIFAR-10, another rate changes the mean test "
+        "error of an order by these points:"
     )
-    return "\n".join([text, "", markdown_table(("layers", "order", *(f"{rate:g}" for rate in rates)), rows)])
+    return "\n".join([text, "", markdown_table(RATE_COLUMNS, rows)]) if rows else ""
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:
     from keras_preact.plots import mechanism_figure
 
     parts = []
-    for name, study, runs in (
-        ("screening", "the screening", depth.screened(store)),
-        ("depth", "the depth study", depth.confirmed(store)),
+    for name, study, title, runs in (
+        ("screening", "the screening", "Screening: why the original order fails", depth.screened(store)),
+        ("depth", "the depth study", "Depth: why the original order falls behind", depth.confirmed(store)),
     ):
         found = depth.mechanism(runs)
         if any(orders for moments in found.values() for orders in moments.values()):
@@ -309,7 +328,7 @@ def _mechanism(store: Store, results: Path) -> list[str]:
                 "with the batch's statistics. The direct term is the norm of the gradient along the shortcuts alone, "
                 "divided by ‖∂E/∂x_L‖ at the end of the stage; the figure shows the stage with the smallest value."
             )
-            parts.append("\n".join([f"## {name.capitalize()}: what explains it", "", text, ""]))
+            parts.append("\n".join([f"## {title}", "", text, ""]))
             shown = {
                 quantity: {depth.MOMENTS[moment]: orders for moment, orders in moments.items()}
                 for quantity, moments in found.items()
@@ -380,10 +399,13 @@ PROFILE_COLUMNS = (
 )
 
 _PROFILES = (
-    "Measured by `keras-preact inspect`, with the batch's statistics. The columns: variance of x_l at the first and at "
-    "the last unit; the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage, Eq. (4); ‖∂E/∂x_l‖ at the first unit divided "
-    "by that after the last; and, in the last stage, the norm of the gradient along the shortcuts alone, Eq. (5), "
-    "divided by ‖∂E/∂x_L‖. The column of Eq. (4) shows that bfloat16 rounds sums to 8 bits."
+    "Measured by `keras-preact inspect`, with the batch's statistics. The columns:\n\n"
+    "* variance of x: the variance of the signal x_l at the first and at the last unit;\n"
+    "* Eq. (4): the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage. It is zero up to rounding if shortcuts and f are "
+    "identities; bfloat16 rounds sums to 8 bits;\n"
+    "* ∂E/∂x, first ÷ last: the norm of the gradient at the first unit, divided by that after the last;\n"
+    "* direct ÷ ∂E/∂x_L: the norm of the gradient that flows along the shortcuts alone, Eq. (5), divided by that of "
+    "the whole gradient, in the last stage. It is 1 if all of it arrives."
 )
 
 
@@ -394,11 +416,11 @@ def _rules_tables(store: Store) -> list[str]:
         rules = run.record.get("data", {}).get("baselines")
         if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
             best = min(rules.values())
-            comparison = f"The network {'beats' if run.error < best else 'does not beat'} the best simple rule."
+            comparison = f"The network {'beats' if run.error < best else 'does not beat'} the best baseline."
             unit = run.folder.unit()
             errors = {"the network": run.error, **rules}
             rows = [[name, f"{error:.2f} {unit}"] for name, error in errors.items()]
-            head = f"## {run.folder.path.name}, and simple rules"
+            head = f"## {run.folder.path.name} against simple baselines"
             tables.append("\n".join([head, "", comparison, "", markdown_table(("", "test error"), rows)]))
     return tables
 

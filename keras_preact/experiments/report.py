@@ -225,14 +225,16 @@ def verdict(found: Sequence[Line]) -> str:
     single = [line for line in found if len(line.errors) == 1 and math.isfinite(line.errors[0]) and line.runs]
     spreads = [binomial_deviation(line.errors[0], examples) for line in single if (examples := _tested(line.runs[0]))]
     single_runs = (
-        f" Rows with one run have no interval. The test images alone give an error a binomial standard deviation of "
-        f"{min(spreads):.2f} to {max(spreads):.2f} points; runs of a short schedule differ by more."
+        " A row with one run has no interval, so it stays undecided however large its difference. Sampling of the "
+        f"test images alone gives an error a standard deviation of {min(spreads):.2f} to {max(spreads):.2f} points; "
+        "runs of a short schedule differ by more."
         if spreads
         else ""
     )
     return (
-        f"Differences are to the first row with the same network and data, in points of test error, with Welch's 95 % "
-        f"interval. Verdicts on the published signs: {tally}.{single_runs}\n"
+        "Each difference is the mean test error of the row minus that of the first row with the same network and data, "
+        "in points, with Welch's 95 % interval. The verdict says whether it has the published sign: "
+        f"{tally}.{single_runs} The test loss is the median of the runs.\n"
     )
 
 
@@ -284,7 +286,7 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     note = note if budget.judges else " The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
-    return "\n".join([head, "", f"Budget {budget.name}: {budget.what}.{note}{ran}", "", markdown_table(*shown)])
+    return "\n".join([head, "", f"{budget.what}{note}{ran}", "", markdown_table(*shown)])
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

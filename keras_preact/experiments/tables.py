@@ -65,7 +65,7 @@ def _table_2() -> Experiment:
 def _table_3() -> Experiment:
     rows = []
     for row in paper.TABLE_3:
-        network = row.network.removeprefix("ResNet-").replace(", one layer a unit", "-single")
+        network = row.network.removeprefix("ResNet-").replace(", one layer per unit", "-single")
         for placement, words in (("original", "original"), ("full_preactivation", "full pre-activation")):
             rows.append(
                 Row(
@@ -275,7 +275,13 @@ def _fast() -> Experiment:
     pixels = statistics.mean(fast.image_scale(epoch, epochs) ** 2 for epoch in range(epochs))
     same_cost = round(pixels * fast.steps)
     rows += [
-        Row("full-size-same-cost", "32×32 pixels, as many pixels in all", "wide", steps=same_cost, changes=full_size),
+        Row(
+            "full-size-same-cost",
+            "32×32 pixels, the same total number of pixels",
+            "wide",
+            steps=same_cost,
+            changes=full_size,
+        ),
         Row("rate-0.1", "learning rate 0.1", "wide", learning_rate=0.1),
         Row("accurate", "twice as wide, twice as many epochs", "wider", steps=2 * fast.steps),
     ]

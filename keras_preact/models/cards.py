@@ -34,7 +34,8 @@ _INTRODUCTION = """# Trained networks
 
 `python -m keras_preact.experiments.publish` writes this page.
 
-`pretrained(name)` returns a network from uint8 pixels, or from tokens, to logits. It contains the preprocessing:
+`pretrained(name)` returns a trained network that is ready to use. It accepts uint8 images (or tokens),
+preprocesses them itself, and returns logits:
 
 ```python
 from keras_preact.models import pretrained
@@ -42,9 +43,11 @@ from keras_preact.models import pretrained
 network = pretrained("resnet14x2-preact-cifar10")
 ```
 
-`cifar_resnet(weights="cifar10", …)` returns the same network without the preprocessing, with or without its top; for
-other networks put the name of the data in the table below. The weights are float16 files in safetensors format. Files
-up to 1 MB are part of the package; a larger one is downloaded when it is first used, and its SHA-256 sum is checked.
+To get a network without the preprocessing, pass the name of its data to the builder, with the options on its card:
+`cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`. Add `include_top=False` for the features alone.
+
+Weights are stored in float16, in safetensors format. Files up to 1 MB are part of the package. Larger ones come with a
+checkout of the repository; elsewhere, they are downloaded on first use and their SHA-256 sum is checked.
 
 To train the network on classes of your own, put a new layer on its features and freeze the rest
 (notebook 12 does it):
@@ -58,7 +61,7 @@ features = trained.get_layer("logits").input
 network = keras.Model(trained.input, keras.layers.Dense(3)(features))
 ```
 
-The Transformer reads tokens; `encode` of its data makes them from texts:
+The Transformer expects tokens. The `encode` method of its data set converts texts:
 
 ```python
 from keras_preact.data import load_dataset
@@ -79,7 +82,12 @@ def facts(about: Pretrained) -> dict[str, str]:
     return {
         "network": f"`{about.network}`, {', '.join(f'{key} {value!r}' for key, value in sorted(options.items()))}",
         "parameters": f"{about.parameters:,}",
-        "trained on": f"{about.dataset}, {' × '.join(map(str, about.input_shape))}",
+        "trained on": f"{about.dataset}, "
+        + (
+            f"sequences of {about.input_shape[0]} tokens"
+            if about.vocabulary
+            else " × ".join(map(str, about.input_shape))
+        ),
         "recipe": f"`{recipe['name']}`, {recipe['steps']:,} steps of {recipe['batch_size']} {about.example}s, seed "
         f"{recipe['seed']}, {recipe['precision']}",
         "test error": f"{about.test_error:.2f} % of {about.test_size:,} {about.example}s [{low:.2f}, {high:.2f}], "

@@ -117,7 +117,7 @@ def test_the_verdict_counts_what_agrees_what_differs_and_what_is_undecided():
         found.append(Line(row, "ResNet-32", errors.get(name, ()), reference=first))
     assert [each.verdict for each in found] == ["", "agrees", "differs", "agrees", "undecided", "undecided", ""]
     assert (
-        "published signs: agrees 2, differs 1, undecided 2 (the interval contains 0, or there is none), not run 1."
+        "published sign: agrees 2, differs 1, undecided 2 (the interval contains 0, or there is none), not run 1."
         in verdict(found)
     )
     assert verdict([first]) == "" == verdict([first, line((9.0, 9.1), None, first)])
@@ -130,7 +130,7 @@ def test_what_one_run_cannot_say_is_said(tmp_path, made_up_run):
         RunFolder(tmp_path / str(k)).update_record(data={"test_images": 10_000, "classes": 10})
     said = verdict(lines(table, budget, Store([tmp_path])))
     assert "agrees" not in said and "undecided 1" in said
-    assert "a binomial standard deviation of 0.34 to 0.40 points" in said
+    assert "a standard deviation of 0.34 to 0.40 points" in said
 
 
 def test_how_others_took_their_number_makes_no_other_run():
