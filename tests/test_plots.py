@@ -189,8 +189,9 @@ def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
     }
     figure = screening_figure(errors, 80.0, {20: 56.0, 218: 71.0})
     first, second, beside = figure.axes[:3]
-    assert texts(first) == ["55", "80 ✕", "80", "90 ✕", "56", "71"] and texts(second) == ["54", "57"]
+    assert texts(first) == ["55", "80 ✕", "80", "90 ✕", "56", "71"] and texts(second) == ["54", "57", "not run"]
     assert [label.get_text() for label in first.get_yticklabels()] == ["0.1", "0.3", "0.1, warm-up"]
+    assert [label.get_text() for label in beside.get_yticklabels()] == ["0.1", "≥ 0.3"]
     lines = {line.get_label(): np.array(line.get_ydata(), float) for line in beside.get_lines()}
     np.testing.assert_equal(lines["original"], [0.3, np.nan])  # none works at 218 layers
     assert len(lines["full pre-activation"]) == 0  # 0.3 was not tried, and may work

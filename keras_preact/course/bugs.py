@@ -31,6 +31,13 @@ class _ActivatedShortcut(layers.Layer):
         return keras.ops.relu(x)
 
 
+class _PositivesCutOff(layers.Layer):
+    """A unit that changes positive values only."""
+
+    def call(self, x: Any) -> Any:
+        return -keras.ops.relu(-x)
+
+
 def _candidates() -> dict[str, tuple[Any, bool]]:
     def unit(**options: Any) -> Any:
         return ResidualUnit(4, zero_init_residual=True, **options)
@@ -43,6 +50,7 @@ def _candidates() -> dict[str, tuple[Any, bool]]:
         "a unit with an activated shortcut": (_ActivatedShortcut(), False),
         "a unit that scales its shortcut by 0.999": (scaled, False),
         "a unit that forgets its shortcut": (layers.Rescaling(0.0), False),
+        "a unit that cuts off positive values": (_PositivesCutOff(), False),
     }
 
 
@@ -58,8 +66,10 @@ def a_test_of_the_identity(answer: Any) -> str:
                 raise Wrong(f"your test passes {name}. Do its inputs include negative values?")
             if "0.999" in name:
                 raise Wrong(f"your test passes {name}. An identity is exact: test for equality.")
+            if "positive" in name:
+                raise Wrong(f"your test passes {name}. Do its inputs include positive values?")
             raise Wrong(f"your test {'fails' if is_identity else 'passes'} {name}.")
-    return "It passes the two identities and catches the four others."
+    return "It passes the two identities and catches the five others."
 
 
 @exercise("10.2")

@@ -90,4 +90,4 @@ def what_a_checkpoint_holds(answer: Any) -> str:
     for name, why in NEEDED.items():
         if name not in names:
             raise Wrong(f"the {name} must be stored: {why}")
-    return "With these six, a killed run ends as if it had never stopped."
+    return "With these six, a killed run ends as if it had never stopped. (The loss scale includes its counter.)"

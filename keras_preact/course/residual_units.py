@@ -76,6 +76,16 @@ def dilution_of_the_input(answer: Any) -> str:
     return "The variance grows linearly, so the correlation falls like 1/√L: slowly, and never to zero."
 
 
+_PARTS = {
+    "BatchNormalization": ("BN",),
+    "ReLU": ("ReLU",),
+    "Relu": ("ReLU",),
+    "Activation": ("ReLU",),
+    "PreActivation": ("BN", "ReLU"),
+    "Conv2D": ("conv",),
+}
+
+
 @exercise("01.3")
 def a_unit_with_an_identity_path(answer: Any) -> str:
     inputs = keras.Input((8, 8, 16))
@@ -97,4 +107,8 @@ def a_unit_with_an_identity_path(answer: Any) -> str:
     if not report.is_clear:
         fault = next(fault for unit in report.units for fault in unit.faults)
         raise Wrong(f"for three of your units in a row, the linter reports: {fault}.")
-    return "The linter finds nothing on the identity path."
+    first, second = [place for place, kind in enumerate(kinds) if kind == "Add"][:2]
+    order = [part for kind in kinds[first:second] for part in _PARTS.get(kind, ())]
+    if order != ["BN", "ReLU", "conv"] * 2:
+        raise Wrong(f"the identity path is clear, but the branch is {', '.join(order)}, not BN, ReLU, conv, twice.")
+    return "The linter finds nothing on the identity path, and the branch is BN, ReLU, conv, BN, ReLU, conv."

@@ -36,9 +36,9 @@ def what_gates_leave(answer: Any) -> str:
 def a_bias_that_halves(answer: Any) -> str:
     bias = expect_number(answer)
     left = _open(bias) ** UNITS
-    if is_close(_open(-bias) ** UNITS, 0.5, 0.02):
+    if is_close(_open(-bias) ** UNITS, 0.5, 0.004):
         raise Wrong("wrong sign: this bias opens the gate of F and closes the shortcut.")
-    if not is_close(left, 0.5, 0.02):
+    if not is_close(left, 0.5, 0.004):
         raise Wrong(f"with b = {bias:g}, {left:.3g} of the signal is left after {UNITS} units.")
     return f"F is then multiplied by {1 - _open(bias):.3f}: opening one closes the other."
 

@@ -101,13 +101,17 @@ def screening_figure(
         axes.set_title(in_words(order), fontsize=10)
         axes.set_yticks(range(len(labels)), labels if number == 0 else [])
         axes.set_xlabel("depth (layers)")
+        if number and warmed_up:
+            axes.text(
+                0.5, len(rates), "not run", ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform()
+            )
         style = look(number)
         found = {depth: rate or math.nan for depth, rate in largest[order].items() if rate is not None}
         summary.plot(list(found), list(found.values()), label=in_words(order), **style)
     panels[0].set_ylabel("learning rate")
     figure.colorbar(image, ax=panels, label="test error (%)")
     summary.set_yscale("log")
-    summary.set_yticks(rates, [f"{rate:g}" for rate in rates])
+    summary.set_yticks(rates, [f"{rate:g}" for rate in rates[:-1]] + [f"≥ {rates[-1]:g}"])  # none larger was tried
     summary.set_title("largest learning rate\nthat works", fontsize=10)
     summary.set_xlabel("depth (layers)")
     _depth_axis(summary, set(depths))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,7 +68,8 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
 
     Args:
         profiles: results of `keras_preact.analysis.forward_signal` and `gradient_signal` by name, for networks with
-            equal numbers of units.
+            equal numbers of units. Names with the same text before a comma, as in "original, untrained" and "original,
+            trained", share a color and differ in the kind of line.
         title: title of the figure.
     """
     profiles = {in_words(name): profile for name, profile in profiles.items()}
@@ -92,11 +94,16 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
 
 
 def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
-    for number, (label, values) in enumerate(series.items()):
+    networks = list(dict.fromkeys(label.split(", ")[0] for label in series))
+    drawn: Counter[str] = Counter()
+    for label, values in series.items():
+        network = label.split(", ")[0]
+        style = {**look(networks.index(network)), "linestyle": ("-", "--", ":", "-.")[drawn[network] % 4]}
+        drawn[network] += 1
         # A logarithmic axis cannot show zero.
         shown = [value if value > 0 else float("nan") for value in values]
         every = max(1, len(shown) // 20)
-        axes.plot(xs, shown, label=label, markevery=every, markersize=3, linewidth=1.2, **look(number))
+        axes.plot(xs, shown, label=label, markevery=every, markersize=3, linewidth=1.2, **style)
 
 
 def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
