@@ -18,6 +18,7 @@ WRONG = [
     ("10.1", lambda unit: True, "passes the original unit"),
     ("10.1", lambda unit: np.array_equal(np.array(unit(abs(NORMAL))), abs(NORMAL)), "negative values"),
     ("10.1", lambda unit: np.allclose(unit(NORMAL), NORMAL, rtol=0.01), "test for equality"),
+    ("10.1", lambda unit: np.array_equal(np.array(unit(-abs(NORMAL))), -abs(NORMAL)), "include positive values"),
     ("10.1", lambda unit: False, "fails the full pre-activation unit"),
     ("10.1", lambda unit: None, "returns nothing"),
     ("10.2", "unit4", "adds its input unchanged"),

@@ -13,6 +13,10 @@ def conv(x):
     return layers.Conv2D(16, 3, padding="same", use_bias=False)(layers.ReLU()(layers.BatchNormalization()(x)))
 
 
+def plain(x):
+    return layers.Conv2D(16, 3, padding="same")(x)
+
+
 def copied_unit(x):
     out = layers.ReLU()(layers.BatchNormalization()(x))
     return layers.Add()([conv(layers.Conv2D(16, 3, padding="same")(out)), out])
@@ -53,6 +57,7 @@ WRONG = [
     ("01.3", copied_unit, "the linter reports"),
     ("01.3", lambda x: layers.ReLU()(layers.Add()([x, conv(conv(x))])), "ReLU"),
     ("01.3", lambda x: layers.Conv2D(4, 1)(x), "it must keep the shape"),
+    ("01.3", lambda x: x + plain(plain(x)), "the branch is conv, conv, not BN, ReLU, conv, twice"),
     ("01.3", conv, "no keras.layers.Add"),
     ("01.3", lambda x: layers.Add()([x, conv(x)]), "should have two convolutions, not 1"),
     ("01.3", lambda x: 3, "must return the tensor"),

@@ -17,6 +17,7 @@ WRONG = [
     ("04.1", lambda bias, units: None, "returns nothing"),
     ("04.2", 3.24, "wrong sign"),
     ("04.2", -6, "0.956 of the signal"),
+    ("04.2", -3.2, "of the signal is left"),
     ("04.3", lambda rate, units: (1 - rate) ** -units, "growth of the squared norm"),
     ("04.3", lambda rate, units: (1 - rate) ** -0.5, "that is one unit"),
     ("04.3", lambda rate, units: units * (1 - rate) ** -0.5, "units in a row multiply"),
