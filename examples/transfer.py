@@ -11,7 +11,7 @@ import argparse
 import keras
 import tensorflow as tf
 
-from keras_preact.models import pretrained
+from keras_preact.models import pretrained, require_uint8
 
 
 def load(folder, size, subset):
@@ -28,7 +28,8 @@ def build(classes):
     trained = pretrained("resnet20-preact-cifar10-5classes")
     trained.trainable = False
     features = trained.get_layer("logits").input
-    return keras.Model(trained.input, keras.layers.Dense(classes, name="classes")(features))
+    network = keras.Model(trained.input, keras.layers.Dense(classes, name="classes")(features))
+    return require_uint8(network)  # pixels divided by 255 would all become 0
 
 
 def main():

@@ -214,7 +214,7 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def check_number(what: str, value: float, low: float, high: float = math.inf) -> float:
+def check_number(what: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
     """Return `value` if it is a number from `low` to `high` that is finite in float32.
 
     Raises:
@@ -226,7 +226,9 @@ def check_number(what: str, value: float, low: float, high: float = math.inf) ->
     0.9
     """
     if not _is_number(value) or not low <= value <= high or abs(value) > FLOAT32_MAX:
-        valid = f"finite number of at least {low:g}" if math.isinf(high) else f"number from {low:g} to {high:g}"
+        valid = f"number from {low:g} to {high:g}"
+        if math.isinf(high):
+            valid = "finite number" + ("" if math.isinf(low) else f" of at least {low:g}")
         raise InputError(f"{what} is {value!r}; it must be a {valid}")
     return float(value)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import keras
@@ -14,6 +14,7 @@ from keras.src.backend import compute_output_spec
 from keras.src.backend.common import global_state
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.variables import AutocastScope, initialize_all_variables
+from keras.src.layers.layer import CallContext
 from keras.src.saving import saving_lib, serialization_lib
 
 # ---- layers -------------------------------------------------------------------------------------------------------
@@ -45,6 +46,32 @@ def own_state(layer: keras.layers.Layer) -> list[keras.Variable]:
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
     """Return the layer's own seed generators."""
     return list(layer._seed_generators)
+
+
+@contextlib.contextmanager
+def calling(training: bool | None) -> Iterator[None]:
+    """Return a context in which layers find `training` even if no layer's call is in progress.
+
+    A layer passes `training` on to those of its inner layers that it calls without it. The recomputation of a
+    checkpointed layer takes place after its call.
+    """
+    if global_state.get_global_attribute("current_call_ctx") is not None:
+        yield
+        return
+    context = CallContext(entry_layer=None)
+    context.training = training
+    global_state.set_global_attribute("current_call_ctx", context)
+    try:
+        yield
+    finally:
+        global_state.set_global_attribute("current_call_ctx", None)
+
+
+def track_in_checkpoints(layer: keras.layers.Layer, parts: Iterable[Any]) -> None:
+    """Make TensorFlow's own checkpoints find these layers or variables of a layer; they do not look into lists."""
+    if keras.backend.backend() == "tensorflow":
+        for number, part in enumerate(parts):
+            layer._track_trackable(part, f"part{number}", overwrite=True)
 
 
 def accept_any_dtype(model: keras.Model) -> None:
@@ -120,6 +147,21 @@ def forget_uninitialized() -> None:
 def _returns(value: Any) -> Callable[..., Any]:
     """Return an initializer that returns a given value."""
     return lambda shape, dtype=None: value
+
+
+# ---- random numbers ----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def own_random_state() -> Iterator[None]:
+    """After the block, restore Keras's global seed and seed generator, which `set_random_seed` replaces."""
+    names = ("global_random_seed", "global_seed_generator")
+    before = {name: global_state.get_global_attribute(name) for name in names}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            global_state.set_global_attribute(name, value)
 
 
 # ---- graphs -------------------------------------------------------------------------------------------------------
@@ -210,6 +252,23 @@ def safe_mode() -> contextlib.AbstractContextManager[Any]:
 def shared_objects() -> contextlib.AbstractContextManager[Any]:
     """Return a context in which Keras deserializes a shared object only once."""
     return serialization_lib.ObjectSharingScope()
+
+
+@contextlib.contextmanager
+def no_shared_objects() -> Iterator[None]:
+    """Return a context outside of `shared_objects`, in which Keras loads a model.
+
+    Within it, a copy of a layer would have the inner layers of the original.
+    """
+    names = ("shared_objects/id_to_obj_map", "shared_objects/id_to_config_map")
+    before = {name: global_state.get_global_attribute(name) for name in names}
+    for name in names:
+        global_state.set_global_attribute(name, None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            global_state.set_global_attribute(name, value)
 
 
 def open_both_writers(callback: keras.callbacks.TensorBoard) -> None:

@@ -10,6 +10,7 @@ Import little here: until `prepare` has run, Ctrl-C prints a traceback.
 
 import contextlib
 import importlib
+import io
 import os
 import re
 import signal
@@ -33,11 +34,15 @@ def is_the_command() -> bool:
 def prepare() -> None:
     """End the command on Ctrl-C with one line instead of a traceback, and let TensorFlow use oneDNN.
 
+    Where the encoding of the output lacks a character such as ×, a question mark takes its place.
+
     A `KeyboardInterrupt` would not do: some packages catch every exception while they are imported.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # otherwise a shell started it in the background
         signal.signal(signal.SIGINT, _stop)
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+    if isinstance(sys.stdout, io.TextIOWrapper):  # standard error escapes such characters already
+        sys.stdout.reconfigure(errors="replace")
 
 
 _standard_error = [2]

@@ -23,10 +23,13 @@ from rich.console import Console
 
 from keras_preact import InputError, __version__
 from keras_preact.cli import main
-from keras_preact.cli.inspect import _images_for
+from keras_preact.cli.inspect import _images, _images_for
+from keras_preact.data import bundled_cifar10
+from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, record_initial_gradients
 from keras_preact.interop import load_safetensors
-from keras_preact.models import NETWORKS, pretrained
+from keras_preact.models import NETWORKS, cifar_resnet, pretrained
+from keras_preact.startup import prepare
 from keras_preact.training import RunFolder, RunLocked, next_free_folder
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -213,6 +216,28 @@ def test_inspect_writes_a_page(here, capsys):
         in page
     )
     assert (here / "results" / "figures" / "profiles-3-units.svg").exists() and "figures/profiles-3-units.svg" in page
+
+
+def test_inspect_shows_a_trained_network_images_of_its_classes(here):
+    assert main(["inspect", "resnet20-preact-cifar10-5classes", "--images", "4", "--out", "report"]) == 0
+    assert "4 bundled test images" in (here / "report" / "inspection.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "pixels", "dtype", "says"),
+    [
+        ((16, 16, 3), CIFAR10_CLASSES, True, "uint8", "4 bundled test images"),
+        ((32, 32, 3), (), True, "uint8", "4 bundled test images with arbitrary labels"),
+        ((48, 40, 3), (), True, "uint8", "4 images of random pixels with arbitrary labels"),
+        ((32, 32, 3), CIFAR10_CLASSES, False, "float32", "4 bundled test images, standardized"),
+        ((16, 16, 3), CIFAR10_CLASSES, False, "float32", "4 images of Gaussian noise with arbitrary labels"),
+    ],
+)
+def test_images_to_inspect_have_the_size_and_dtype_of_the_network(shape, names, pixels, dtype, says):
+    images, labels, shown = _images(shape, names, 3, 4, pixels)
+    assert (images.shape, images.dtype, shown) == ((4, *shape), dtype, says)
+    bundled = bundled_cifar10().test.labels[:4].tolist()
+    assert labels.tolist() == ([0, 1, 2, 0] if "arbitrary" in says else bundled)
 
 
 @pytest.mark.thorough
@@ -503,6 +528,14 @@ REFUSED = {
     "results": (["results", "nowhere"], "nowhere is not a folder"),
     "model to inspect": (["inspect", "nowhere.keras"], "known: "),
     "images": (["inspect", "cifar_resnet", "--images", "0"], "--images is 0"),
+    "data of no run": (
+        ["inspect", "cifar_resnet", "--depth", "8", "--data-dir", "data"],
+        "cifar_resnet is not a run, so it has no data of its own; leave out --data-dir",
+    ),
+    "precision of a table": (
+        ["reproduce", "table1", "--precision", "half", "--list"],
+        "unknown precision 'half'; known: float32, mixed_float16, mixed_bfloat16",
+    ),
     "seed": (["train", "--seed", "-1", "--steps", "1"], "the seed is -1; it must be an integer from 0 to 4294967295"),
     "depth of the demo": (["demo", "--depth", "21", "--out", "demo"], "nearest depths that are: 20, 26"),
     "devices": (["train", "--distribute", "0", "--steps", "1"], "number of devices is 0; it must be an integer"),
@@ -547,6 +580,48 @@ def test_a_file_that_is_no_model(here, capsys):
     (here / "bad.keras").write_bytes(b"not a model")
     assert main(["info", "bad.keras"]) == 2
     assert "bad.keras is not a .keras file" in text(capsys)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving a model")
+def test_models_that_cannot_be_inspected_or_exported_are_named(here, capsys):
+    images, age = keras.Input((8, 8, 3)), keras.Input((1,))
+    features = cifar_resnet(8, include_top=False, pooling="avg", input_tensor=images).output
+    outputs = keras.layers.Dense(3)(features)
+    keras.Model([images, age], keras.layers.Concatenate()([outputs, age])).save("two_in.keras")
+    keras.Model(images, [outputs, features]).save("two_out.keras")
+    keras.Sequential([keras.layers.Dense(3)]).save("unbuilt.keras")
+    for name, counts in (("two_in", "2 and 1"), ("two_out", "1 and 2")):
+        assert main(["inspect", f"{name}.keras", "--out", "report"]) == 2
+        assert f"{name}.keras must have one input and one output, not {counts}" in text(capsys)
+    for command in (
+        ["inspect", "unbuilt.keras"],
+        ["export", "unbuilt.keras", "x.safetensors"],
+        ["info", "unbuilt.keras"],
+    ):
+        assert main(command) == 2
+        assert "unbuilt.keras was saved before it was built; call it on a batch" in text(capsys)
+    assert sorted(path.name for path in here.iterdir()) == ["two_in.keras", "two_out.keras", "unbuilt.keras"]
+
+
+def test_an_unknown_backend_is_named(monkeypatch, capsys):
+    monkeypatch.setenv("KERAS_BACKEND", "tensorlow")
+    assert main(["info"]) == 2
+    said = "unknown KERAS_BACKEND 'tensorlow' (did you mean 'tensorflow'?); known: tensorflow, jax, torch"
+    assert text(capsys) == f"keras-preact: error: {said}\n"
+    assert main(["--version"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"), [("ascii", b"3?3 ?"), ("cp1252", b"3\xd73 ?"), ("utf-8", "3×3 →".encode())]
+)
+def test_a_character_that_the_output_lacks_does_not_end_the_command(monkeypatch, encoding, expected):
+    output = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", output)
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
+    prepare()
+    print("3×3 →", flush=True)
+    assert output.buffer.getvalue().startswith(expected)
 
 
 def test_names_in_a_file_cannot_act_on_the_terminal(here, capsys):

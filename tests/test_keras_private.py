@@ -56,6 +56,56 @@ def test_variables_of_a_layer_alone_are_told_apart_by_how_they_were_made():
     assert keras_private.seed_generators(outer) == [] and len(keras_private.seed_generators(outer.second)) == 1
 
 
+def test_outside_of_a_call_layers_find_the_training_argument():
+    dropout, x = keras.layers.Dropout(0.5), np.ones((50, 50), "float32")
+    with keras_private.calling(True):
+        assert np.any(array(dropout(x)) == 0)
+    with keras_private.calling(False):
+        assert np.all(array(dropout(x)) == 1)
+    assert np.all(array(dropout(x)) == 1)
+
+    class Inference(keras.layers.Layer):
+        def call(self, x, training=None):
+            with keras_private.calling(False):  # the call in progress decides
+                return dropout(x)
+
+    assert np.any(array(Inference()(x, training=True)) == 0)
+
+
+def test_copies_made_while_keras_loads_a_model_have_their_own_layers():
+    layer = keras.layers.Dense(2)
+
+    def is_shared():
+        configs = [keras.saving.serialize_keras_object(layer) for _ in range(2)]
+        first, second = map(keras.saving.deserialize_keras_object, configs)
+        return first is second
+
+    with keras_private.shared_objects():
+        assert is_shared()
+        with keras_private.no_shared_objects():
+            assert not is_shared()
+        assert is_shared()
+
+
+def test_parts_in_lists_are_in_checkpoints_of_tensorflow(tmp_path):
+    if keras.backend.backend() != "tensorflow":
+        keras_private.track_in_checkpoints(Outer(), [])
+        return
+    import tensorflow as tf
+
+    def listed(value):
+        layer = keras.layers.Layer()
+        layer.parts = [keras.layers.Dense(1, kernel_initializer=keras.initializers.Constant(value))]
+        layer.parts[0].build((None, 1))
+        keras_private.track_in_checkpoints(layer, layer.parts)
+        return layer
+
+    path = tf.train.Checkpoint(layer=listed(3.0)).save(str(tmp_path / "checkpoint"))
+    other = listed(0.0)
+    tf.train.Checkpoint(layer=other).restore(path)
+    assert array(other.parts[0].kernel).item() == 3
+
+
 def test_a_mask_is_attached_where_there_is_none():
     x = keras.layers.Masking()(keras.ops.ones((2, 3, 4)))
     mask = keras_private.mask_of(x)
@@ -96,6 +146,17 @@ def test_variables_can_be_left_without_values():
     with keras.StatelessScope():
         pass
     keras_private.initialize({})
+
+
+def test_the_global_seed_and_generator_come_back():
+    keras.utils.set_random_seed(1)
+    expected = [array(keras.random.uniform((2,))).tolist() for _ in range(2)]
+    keras.utils.set_random_seed(1)
+    assert array(keras.random.uniform((2,))).tolist() == expected[0]
+    with keras_private.own_random_state():
+        keras.utils.set_random_seed(1)
+        assert array(keras.random.uniform((2,))).tolist() == expected[0]
+    assert array(keras.random.uniform((2,))).tolist() == expected[1]
 
 
 def test_a_graph_is_read_and_run_with_other_layers():

@@ -590,6 +590,17 @@ def saved_model(tmp_path):
     export_model(model, tmp_path / "again")
 
 
+@use("Copying and saving", "TensorFlow's own checkpoints: `tf.train.Checkpoint`", on=("tensorflow",))
+def tensorflow_checkpoint(tmp_path):
+    import tensorflow as tf
+
+    for build in (network, lambda: network(rolled=True), lambda: prenorm_transformer(depth=2, dim=16)):
+        model, other = build(), build()
+        path = tf.train.Checkpoint(model=model).save(str(tmp_path / "checkpoint"))
+        tf.train.Checkpoint(model=other).restore(path).assert_consumed()
+        assert all(np.array_equal(a, b) for a, b in zip(model.weights, other.weights, strict=True))
+
+
 @use("Copying and saving", "ONNX", on=("tensorflow",))
 def onnx(tmp_path):
     pytest.importorskip("onnx")

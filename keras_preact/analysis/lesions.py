@@ -17,7 +17,7 @@ from keras import ops
 from keras_preact.analysis.chain import Chain, Link, Pass
 from keras_preact.analysis.gradients import loss_gradient, loss_scale
 from keras_preact.analysis.propagation import as_float64
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_count, check_positive
 
 
 def leave_out(model: keras.Model | Chain, images: Any, labels: Any) -> list[Lesion]:
@@ -93,7 +93,8 @@ def swap(
         seed: seed of the choice of pairs. Default 0.
 
     Raises:
-        InputError: the model has no chain of residual units, or no two units of equal shape.
+        InputError: the model has no chain of residual units, or no two units of equal shape, or a number of pairs is
+            negative.
 
     Example:
 
@@ -103,6 +104,7 @@ def swap(
     >>> [(entry.swaps, entry.order_kept) for entry in swapped][0]
     (0, 1.0)
     """
+    swaps = [check_count("an entry of swaps", count) for count in swaps]
     chain, start = Chain.of(model).start(images)
     rows: dict[int, list[int]] = {}
     for place, link in enumerate(chain.links):
@@ -169,7 +171,7 @@ def path_lengths(
         loss: as in `gradient_signal`.
 
     Raises:
-        InputError: as in `gradient_signal`.
+        InputError: as in `gradient_signal`, or `samples` is not at least 1.
 
     Example:
 
@@ -179,6 +181,7 @@ def path_lengths(
     >>> round(sum(entry.paths for entry in lengths), 9), round(sum(entry.share for entry in lengths), 9)
     (1.0, 1.0)
     """
+    check_positive("samples", samples)
     chain, x = Chain.of(model).start(images, training)
     passes = list(chain.passes(x, training))
     scale = loss_scale(passes[-1][2].output)

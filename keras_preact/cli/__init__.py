@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
 
 from keras_preact.cli.options import parser
-from keras_preact.errors import EXTRAS, REMEDIES, Diverged, InputError, WriteError, missing_package, printable
+from keras_preact.errors import (
+    EXTRAS,
+    REMEDIES,
+    Diverged,
+    InputError,
+    WriteError,
+    check_choice,
+    missing_package,
+    printable,
+)
 from keras_preact.startup import is_the_command, prepare, without_log_lines
+
+BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prepare()
     try:
         options = parser().parse_args(arguments)
+        if backend := os.environ.get("KERAS_BACKEND"):
+            check_choice("KERAS_BACKEND", backend, BACKENDS)
         if options.command == "reproduce":
             options.arguments = arguments  # for its workers
         with without_log_lines() if is_the_command() else contextlib.nullcontext():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -10,11 +11,14 @@ import numpy as np
 
 from keras_preact.analysis import Chain, inspect_model, write_inspection
 from keras_preact.cli.networks import as_known, model_to_inspect, network_options, saved, trained
-from keras_preact.cli.options import RUNS
+from keras_preact.cli.options import RUNS, option
 from keras_preact.console import say
 from keras_preact.data import bundled_cifar10
+from keras_preact.data.bundled import CIFAR10_CLASSES
+from keras_preact.data.splits import SMALLEST_IMAGE
 from keras_preact.errors import InputError, check_installed, check_positive
 from keras_preact.models import Tokens
+from keras_preact.models.rolling import check_functional
 from keras_preact.training import RunConfig, RunFolder, next_free_folder
 from keras_preact.training.evaluation import data_of
 from keras_preact.training.provenance import environment
@@ -29,9 +33,14 @@ def run(options: argparse.Namespace) -> None:
     about = environment()
     keras.utils.set_random_seed(0)  # the same untrained network every time
     model = model_to_inspect(options)
+    check_functional(model, "inspected")
+    if len(model.inputs) != 1 or len(model.outputs) != 1:
+        counts = f"{len(model.inputs)} and {len(model.outputs)}"
+        raise InputError(f"{options.model} must have one input and one output, not {counts}; save such a part of it")
+    chain = Chain.of(model)
     images, labels, shown = _images_for(model, options)
     config, state = _origin(options)
-    config.setdefault("precision", Chain.of(model).links[0].unit.dtype_policy.name)
+    config.setdefault("precision", chain.links[0].unit.dtype_policy.name)
     found = inspect_model(model, images, labels, shown, state)
     folder = RunFolder.create(options.out or next_free_folder(RUNS, "inspection"))
     page = write_inspection(found, folder.path)
@@ -64,16 +73,37 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
         images, labels = map(np.asarray, next(iter(data.test.test_batches(count))))
         what = "images" if len(shape) == 3 else "sequences"
         return images, labels, f"{len(labels)} test {what} of {data.name}"
+    if options.data_dir is not None:
+        raise InputError(f"{options.model} is not a run, so it has no data of its own; leave out {option('data_dir')}")
     if len(shape) == 1:
         tokens = np.random.default_rng(0).integers(1, Tokens.vocabulary, size=(count, *shape)).astype("int32")
         return tokens, np.arange(count) % classes, f"{count} sequences of random tokens with arbitrary labels"
     if None in shape:
         raise InputError("the network accepts images of any size; build and save it for a fixed size")
-    if shape == (32, 32, 3) and classes == 10:
-        images, labels = bundled_cifar10().test.batch(np.arange(min(count, 1000)))
-        if model.inputs[0].dtype == "uint8":
+    about = trained(options.model)
+    names = CIFAR10_CLASSES if about is None else about.classes
+    return _images(shape, names if len(names) == classes else (), classes, count, model.inputs[0].dtype == "uint8")
+
+
+def _images(
+    shape: tuple[int, ...], names: Sequence[str], classes: int, count: int, pixels: bool
+) -> tuple[np.ndarray, np.ndarray, str]:
+    """Return bundled test images where they fit, or else noise: uint8 `pixels`, or standardized."""
+    arbitrary, size = np.arange(count) % classes, shape[0]
+    known = bool(names) and set(names) <= set(CIFAR10_CLASSES)
+    if shape == (size, size, 3) and SMALLEST_IMAGE <= size <= 32 and (pixels or (size == 32 and known)):
+        data = bundled_cifar10()
+        test = (data.only(names) if known else data).test.at(size)
+        images, labels = test.batch(np.arange(min(count, len(test))))
+        if not known:
+            return images, arbitrary[: len(images)], f"{len(images)} bundled test images with arbitrary labels"
+        if pixels:
             return images, labels, f"{len(labels)} bundled test images"
-        standard = (images.astype("float32") - images.mean()) / images.std()
+        standard = ((images - images.mean()) / images.std()).astype("float32")
         return standard, labels, f"{len(labels)} bundled test images, standardized"
-    noise = np.random.default_rng(0).normal(size=(count, *shape)).astype("float32")
-    return noise, np.arange(count) % classes, f"{count} images of Gaussian noise with arbitrary labels"
+    rng = np.random.default_rng(0)
+    if pixels:
+        noise = rng.integers(0, 256, size=(count, *shape)).astype("uint8")
+        return noise, arbitrary, f"{count} images of random pixels with arbitrary labels"
+    noise = rng.normal(size=(count, *shape)).astype("float32")
+    return noise, arbitrary, f"{count} images of Gaussian noise with arbitrary labels"

@@ -59,7 +59,10 @@ def model_to_inspect(options: argparse.Namespace) -> Any:
             raise InputError(f"{options.model} is already built; leave out {option(key, value)}")
     if path is None:
         return pretrained(options.model)
-    return load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
+    model = load_model(RunFolder.open(path).trained_model() if path.is_dir() else path)
+    if not model.built:
+        raise InputError(f"{options.model} was saved before it was built; call it on a batch, then save it again")
+    return model
 
 
 def new_network(options: argparse.Namespace) -> Any:

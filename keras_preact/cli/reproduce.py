@@ -31,7 +31,7 @@ from keras_preact.experiments import (
 )
 from keras_preact.experiments.grid import data_dir_of
 from keras_preact.experiments.store import identity
-from keras_preact.training import default_precision, next_free_folder
+from keras_preact.training import PRECISIONS, default_precision, next_free_folder
 
 
 def run(options: argparse.Namespace) -> None:
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> None:
         return
     name = check_choice("table", options.table, [*EXPERIMENTS, "initialization", "all"])
     budget = BUDGETS[check_choice("budget", options.budget, BUDGETS)].of(options.profile)
+    if options.precision is not None:
+        check_choice("precision", options.precision, PRECISIONS)
     if name == "all" and options.rows:
         raise InputError("each table has its own rows; name one table, or leave out --rows")
     experiments = (

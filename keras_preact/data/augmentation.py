@@ -121,11 +121,12 @@ class PadCropFlip(keras.layers.Layer):
         begin, end = replica * batch, (replica + 1) * batch
         offsets = keras.random.randint((2, replicas * batch), 0, 2 * pad + 1, seed=self.generator)[:, begin:end]
         flips = keras.random.randint((replicas * batch, 1), 0, 2, seed=self.generator)[begin:end]
-        columns = ops.expand_dims(ops.arange(width), 0)
+        # int32: the default depends on `floatx`, and int16 would overflow.
+        columns = ops.expand_dims(ops.arange(width, dtype="int32"), 0)
         columns = columns + flips * (width - 1 - 2 * columns) + offsets[1][:, None]
-        rows = ops.expand_dims(ops.arange(height), 0) + offsets[0][:, None]
+        rows = ops.expand_dims(ops.arange(height, dtype="int32"), 0) + offsets[0][:, None]
         padded_height, padded_width = height + 2 * pad, width + 2 * pad
-        images = ops.expand_dims(ops.arange(batch), 1) * padded_height
+        images = ops.expand_dims(ops.arange(batch, dtype="int32"), 1) * padded_height
         positions = (images + rows)[:, :, None] * padded_width + columns[:, None, :]
         padded = ops.pad(x, [(0, 0), (pad, pad), (pad, pad), (0, 0)])
         return ops.take(ops.reshape(padded, (-1, channels)), positions, axis=0)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from keras_preact.data.batches import as_labels
 from keras_preact.data.splits import ImageDataset, ImageSplit, check_image_size, check_short_side
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, first_line
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
 TEST_FOLDERS = ("test", "val", "validation")
@@ -44,30 +44,25 @@ class FolderSplit(ImageSplit):
         self.image_shape = (image_size, image_size, 3)
         self.short_side = check_short_side(image_size if short_side is None else short_side, image_size)
 
-    @functools.cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(max_workers=4)  # Pillow releases the GIL while it decodes
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_pool"}  # a thread pool cannot be copied
-
     def batch(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images = list(self._pool.map(self._read, (self.paths[i] for i in indices)))
+        images = list(_threads(os.getpid()).map(self._read, (self.paths[i] for i in indices)))
         return np.stack(images), self.labels[indices]
 
     def _read(self, path: Path) -> np.ndarray:
-        size, short_side, name = self.image_shape[0], self.short_side, path.relative_to(self.root)
+        size, short_side = self.image_shape[0], self.short_side
         try:
             with Image.open(path) as file:
                 # Pillow would clip integers of 16 or 32 bits at 255, which makes nearly every pixel white.
                 if file.mode.startswith(("I", "F")):
                     raise InputError(
-                        f"the image {name} has pixels of more than 8 bits ({file.mode}); scale them to 0 to 255 and "
-                        "save it with 8 bits per channel"
+                        f"the image {path.relative_to(self.root)} has pixels of more than 8 bits ({file.mode}); "
+                        "scale them to 0 to 255 and save it with 8 bits per channel"
                     )
                 image = _upright(file).convert("RGB")
-        except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise InputError(f"the image {name} cannot be read ({error}); replace or remove it") from None
+        except (InputError, MemoryError):
+            raise
+        except Exception as error:  # Pillow's decoders raise many kinds on damaged files
+            raise self._unreadable(path, error) from None
         scale = short_side / min(image.size)
         width, height = (max(size, round(length * scale)) for length in image.size)
         if (width, height) != image.size:
@@ -91,14 +86,28 @@ class FolderSplit(ImageSplit):
                 return False
             return True
 
-        good = np.array(list(self._pool.map(is_readable, self.paths)), dtype=bool)
+        good = np.array(list(_threads(os.getpid()).map(is_readable, self.paths)), dtype=bool)
         paths = [self.paths[i] for i in np.flatnonzero(good)]
         unreadable = [str(self.paths[i].relative_to(self.root)) for i in np.flatnonzero(~good)]
         return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0], self.short_side), unreadable
 
+    def _unreadable(self, path: Path, error: Exception) -> InputError:
+        name = path.relative_to(self.root)
+        return InputError(f"the image {name} cannot be read ({first_line(error)}); replace or remove it")
+
     def update_hash(self, digest: Any) -> None:
         for path, label in zip(self.paths, self.labels, strict=True):
-            digest.update(f"{path.relative_to(self.root).as_posix()} {path.stat().st_size} {label}\n".encode())
+            try:
+                size = path.stat().st_size
+            except OSError as error:  # for example a link to nowhere
+                raise self._unreadable(path, error) from None
+            digest.update(f"{path.relative_to(self.root).as_posix()} {size} {label}\n".encode())
+
+
+@functools.cache
+def _threads(process: int) -> ThreadPoolExecutor:
+    """Return the threads that read images in a process. A forked process inherits the pool but not its threads."""
+    return ThreadPoolExecutor(max_workers=4)  # Pillow releases the GIL while it decodes
 
 
 def _upright(file: Image.Image) -> Image.Image:
@@ -165,7 +174,13 @@ def _class_folders(folder: Path) -> list[str]:
 
 
 def _images(folder: Path) -> list[Path]:
-    images = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.name[0] != ".")
+    """Return the images of a class folder and its subfolders, without hidden ones such as `.ipynb_checkpoints`."""
+    images = sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in IMAGE_SUFFIXES
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
     if not images:
         raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no images; add some or remove it")
     return images

@@ -19,10 +19,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from keras_preact.data.splits import Split, check_range
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import FLOAT32_MAX, InputError, check_choice
 
 BUNDLED = Path(__file__).parent / "bundled"
-TASKS = ("classification", "next_token", "forecast")
+TOKENS = ("integers", "number, length")
+TASKS = {
+    "classification": (TOKENS, ("integers", "number")),
+    "next_token": (TOKENS, TOKENS),
+    "forecast": (("numbers", "number, length, features"), ("numbers", "number, horizon, targets")),
+}
+"""The kind and the axes of the sequences and of the targets, by task."""
+KINDS = {"integers": "iu", "numbers": "iuf"}
+"""NumPy's codes of the dtypes of each kind."""
 PADDING, UNKNOWN = "", "\N{REPLACEMENT CHARACTER}"
 """The first two entries of every vocabulary: tokens 0 and 1."""
 TEST_EVERY = 10
@@ -40,7 +48,7 @@ class SequenceSplit(Split):
         targets: int32 (n,) classes, int32 (n, length) tokens, or float32 (n, horizon, targets).
 
     Raises:
-        InputError: there are no sequences, or not one target per sequence.
+        InputError: there are no sequences, not one target per sequence, or sequences of several lengths.
 
     Example:
 
@@ -49,11 +57,13 @@ class SequenceSplit(Split):
     (5, (((8,), 'int32'), ((), 'int32')))
     """
 
-    def __init__(self, sequences: np.ndarray, targets: np.ndarray) -> None:
+    def __init__(self, sequences: Any, targets: Any) -> None:
         if len(sequences) != len(targets) or not len(sequences):
             raise InputError(f"{len(sequences)} sequences have {len(targets)} targets; pass one target per sequence")
-        self.sequences = sequences
-        self.labels = targets
+        try:
+            self.sequences, self.labels = np.asarray(sequences), np.asarray(targets)
+        except ValueError:  # lists of several lengths
+            raise InputError("the sequences or targets differ in length; cut or pad them to one length") from None
 
     @property
     def signature(self) -> Any:
@@ -85,7 +95,9 @@ class SequenceDataset:
         unit: unit of the error: % of the classes or tokens, or the unit of a forecast.
 
     Raises:
-        InputError: the task is unknown, or a label or token is outside the classes or the vocabulary.
+        InputError: the task is unknown, the arrays do not have the dtype and shape of the task, training and test
+            sequences differ in shape, a label or token is outside the classes or the vocabulary, or a number is NaN or
+            infinite.
 
     Example:
 
@@ -106,12 +118,24 @@ class SequenceDataset:
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
         for what, split in (("training", self.train), ("test", self.test)):
+            for kind, array, layout in zip(("sequences", "targets"), _arrays(split), TASKS[self.task], strict=True):
+                _check_array(f"{what} {kind} of {self.name}", array, self.task, *layout)
             if self.task == "classification":
                 check_range(what, "label", self.name, split.labels, "classes", self.classes)
             if self.vocabulary:
                 check_range(what, "token", self.name, split.sequences, "words", len(self.vocabulary))
                 if self.task == "next_token":
                     check_range(what, "target", self.name, split.labels, "words", len(self.vocabulary))
+        train, test = ([array.shape[1:] for array in _arrays(split)] for split in (self.train, self.test))
+        if train != test:
+            raise InputError(
+                f"training sequences and targets of {self.name} have the shapes {train[0]} and {train[1]}, test "
+                f"sequences and targets {test[0]} and {test[1]}; make their shapes equal"
+            )
+        if self.task == "next_token" and train[0] != train[1]:
+            raise InputError(
+                f"sequences of {self.name} have the shape {train[0]}, targets {train[1]}; pass a target for each token"
+            )
 
     @property
     def classes(self) -> int:
@@ -172,6 +196,24 @@ class SequenceDataset:
         self.train.update_hash(digest)
         self.test.update_hash(digest)
         return digest.hexdigest()
+
+
+def _arrays(split: SequenceSplit) -> tuple[np.ndarray, np.ndarray]:
+    return split.sequences, split.labels
+
+
+def _check_array(what: str, array: np.ndarray, task: str, kind: str, axes: str) -> None:
+    """Raise InputError unless an array has these axes and finite numbers of this kind."""
+    if array.dtype.kind not in KINDS[kind] or array.ndim != axes.count(",") + 1 or not array.size:
+        raise InputError(
+            f"the {what} have shape {array.shape} and dtype {array.dtype}; for the task {task}, pass {kind} of shape "
+            f"({axes})"
+        )
+    low, high = float(array.min()), float(array.max())  # NaN if a number is
+    if not -FLOAT32_MAX <= low <= high <= FLOAT32_MAX:
+        finite = np.abs(array.astype(float)) <= FLOAT32_MAX
+        first = np.flatnonzero(~finite.reshape(len(array), -1).all(1))[0]
+        raise InputError(f"the {what} are NaN or infinite in example {first}; replace the values or leave it out")
 
 
 # ---- text ---------------------------------------------------------------------------------------------------------

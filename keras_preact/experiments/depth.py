@@ -262,7 +262,7 @@ def _falls_in_screening(screening: Errors, order: str, expected: bool) -> tuple[
     best = best_rates(screening, order)
     found = _rates_as_text(best, f"screening, {BUDGETS['demo'].recipes['bundled'].steps:,} steps, one seed")
     rates = list(best.values())
-    if len(rates) < 2:
+    if len(rates) < 2 or rates[0] == min(RATES):  # there is no lower rate to fall to
         return found, UNDECIDED
     falls = rates[-1] < rates[0] and rates == sorted(rates, reverse=True)
     return found, AGREES if falls == expected else DIFFERS
@@ -272,7 +272,7 @@ def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> 
     """Judge the depths for which several rates were confirmed.
 
     The best rate falls if, at the last depth, its error is below that of the first depth's best rate, and it does not
-    fall if no lower rate comes close: both by intervals.
+    fall if no lower rate comes close: both by intervals. Without a lower rate that was run, it is undecided.
     """
     depths = [depth for depth in DEPTHS if len(confirmed_rates(order, depth)) > 1]
     best = {depth: rate for depth in depths if (rate := confirmed_best(confirmation, order, depth)) is not None}
@@ -284,7 +284,7 @@ def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> 
     lower = [difference(errors, at_last[first]) for rate, errors in at_last.items() if rate < first]
     if any(gap.high < 0 for gap in lower):
         return found, AGREES if expected else DIFFERS
-    if all(gap.low > 0 for gap in lower):
+    if lower and all(gap.low > 0 for gap in lower):
         return found, DIFFERS if expected else AGREES
     return found, UNDECIDED
 

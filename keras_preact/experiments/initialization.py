@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from keras import ops
 
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.data import bundled_characters
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_positive
 from keras_preact.models import NextToken, Tokens, transformer
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import RunFolder
@@ -60,6 +61,7 @@ def initial_gradients(
     """
     if len(set(depths)) < 3:
         raise InputError(f"the depths are {tuple(depths)}; a fit needs at least three different ones")
+    check_positive("seeds", seeds)
     data = bundled_characters()
     tokens, labels = data.train.batch(np.arange(batch))
     norms: dict[int, list[float]] = {depth: [] for depth in depths}
@@ -125,6 +127,8 @@ def record_initial_gradients(
 ) -> list[InitialGradients]:
     """Measure both orders and write the results into run.json in a new folder.
 
+    If it does not finish, the status there is "interrupted".
+
     Args:
         out: the new folder.
         say: called with a line of text before each measurement.
@@ -136,8 +140,13 @@ def record_initial_gradients(
     folder = RunFolder.create(out)
     folder.update_record(kind="initialization", status="running", environment=environment())
     found = []
-    for order in ORDERS:
-        say(f"measuring {order.replace('_', '-')}")
-        found.append(initial_gradients(order, **options))
+    try:
+        for order in ORDERS:
+            say(f"measuring {order.replace('_', '-')}")
+            found.append(initial_gradients(order, **options))
+    except BaseException:
+        with suppress(OSError, InputError):  # report the original error
+            folder.update_record(status="interrupted")
+        raise
     folder.update_record(status="finished", result=[asdict(entry) for entry in found])
     return found

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from keras_preact import paper
 from keras_preact.analysis import read_inspection
 from keras_preact.experiments import depth
 from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
-from keras_preact.experiments.report import Line, lines, machine, markdown, markdown_table, title_of, verdict
+from keras_preact.experiments.report import Line, escaped, lines, machine, markdown, markdown_table, title_of, verdict
 from keras_preact.experiments.statistics import Difference, difference
 from keras_preact.experiments.store import Run, Store
 from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
@@ -44,14 +45,15 @@ def write_results(results: Path) -> Path:
     parts += [part for entry in rest for part in _table(*entry, store, results)]
     parts += _rules_tables(store)
     folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
-    measured = [(run, run.record()) for run in folders]
+    measured = [(run, record) for run in folders if (record := run.record()).get("status") == "finished"]
     parts += [
         _initialization(run, record, results) for run, record in measured if record.get("kind") == "initialization"
     ]
     parts += _profiles([run for run, record in measured if record.get("kind") == "inspection"], results)
-    pages = sorted(path.parent.relative_to(results).as_posix() for path in results.glob("benchmarks/*/README.md"))
+    pages = sorted(path.relative_to(results) for path in results.glob("benchmarks/*/README.md"))
     if pages:
-        parts.append("\n".join(["## Benchmarks", "", *(f"* [{name}]({name}/README.md)" for name in pages), ""]))
+        links = (f"* {_link(page.parent.as_posix(), page)}" for page in pages)
+        parts.append("\n".join(["## Benchmarks", "", *links, ""]))
     parts += [_HOW_TO_READ, *_every_run(store, results)]
     page = results / "README.md"
     write_atomically(page, "\n".join(part for part in parts if part))
@@ -354,7 +356,7 @@ def _initialization(run: RunFolder, record: dict[str, Any], results: Path) -> st
     text = (
         "Gradient norm of the last feed-forward kernel before training, median over seeds, and the fitted exponent of "
         "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1. "
-        f"Measurements: {_link(run, results)}."
+        f"Measurements: {_link_to(run, results)}."
     )
     return "\n".join(["## Transformers before training", "", text, "", markdown_table(heads, rows)])
 
@@ -373,8 +375,8 @@ def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
         x = entry.forward[0].x.variance, entry.forward[-1].x.variance
         numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
         numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
-        what = [_link(run, results), f"{entry.model}, {precision}", entry.state, entry.images]
-        rows.append([*what, *numbers])
+        what = map(escaped, (f"{entry.model}, {precision}", entry.state, entry.images))
+        rows.append([_link_to(run, results), *what, *numbers])
     table = markdown_table(PROFILE_COLUMNS, rows)
     parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", table])]
     for count in sorted({len(entry.forward) for entry in found.values()}):
@@ -420,7 +422,7 @@ def _rules_tables(store: Store) -> list[str]:
             unit = run.folder.unit()
             errors = {"the network": run.error, **rules}
             rows = [[name, f"{error:.2f} {unit}"] for name, error in errors.items()]
-            head = f"## {run.folder.path.name} against simple baselines"
+            head = f"## {escaped(run.folder.path.name)} against simple baselines"
             tables.append("\n".join([head, "", comparison, "", markdown_table(("", "test error"), rows)]))
     return tables
 
@@ -448,8 +450,13 @@ def _row(run: Run, results: Path) -> list[str]:
     data = config.dataset + (f", {config.image_size} pixels" if config.image_size else "")
     data += f" ({', '.join(config.only)})" if config.only else ""
     steps, minutes = f"{config.recipe.name}, {config.recipe.steps:,} steps", f"{record['seconds'] / 60:.0f}"
-    return [_link(run.folder, results), record["model"]["name"], data, steps, error, minutes, machine(run)]
+    cells = [record["model"]["name"], data, steps, error, minutes, machine(run)]
+    return [_link_to(run.folder, results), *map(escaped, cells)]
 
 
-def _link(run: RunFolder, results: Path) -> str:
-    return f"[{run.path.name}]({run.record_path.relative_to(results).as_posix()})"
+def _link_to(run: RunFolder, results: Path) -> str:
+    return _link(run.path.name, run.record_path.relative_to(results))
+
+
+def _link(text: str, path: Path) -> str:
+    return f"[{escaped(text)}]({quote(path.as_posix())})"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from keras_preact.errors import printable
 from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.statistics import (
     AGREES,
@@ -287,6 +288,15 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> s
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
     return "\n".join([head, "", f"{budget.what}{note}{ran}", "", markdown_table(*shown)])
+
+
+def escaped(text: object) -> str:
+    r"""Return a text that this package did not choose, such as a folder's name, so that Markdown shows it unchanged.
+
+    >>> print(escaped("a|b [x] <i>"))
+    a\|b \[x\] \<i>
+    """
+    return re.sub(r"([\\`*|<\[\]])", r"\\\1", printable(text))
 
 
 def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -49,7 +49,10 @@ class Run:
     @property
     def config(self) -> RunConfig:
         """Configuration of the run."""
-        return RunConfig.from_dict(self.record["config"])
+        try:
+            return RunConfig.from_dict(self.record["config"])
+        except InputError as error:  # for example, a newer version wrote it
+            raise InputError(f"{self.folder.record_path}: {error}, or move the run to another folder") from None
 
     @property
     def error(self) -> float:
@@ -221,7 +224,7 @@ class Store:
         folders: folders to search; a missing folder has no runs.
 
     Raises:
-        InputError: a run.json cannot be read.
+        InputError: a run.json cannot be read, or another version wrote a configuration that this one cannot read.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -288,15 +291,16 @@ def keep(run: RunFolder, results: Path) -> Path:
         InputError: the run is not finished, is a comparison of several runs, or already exists in the results.
     """
     record = run.record()
+    is_training = record.get("kind") == "training"
     if record.get("kind") == "comparison":
         runs = " ".join(str(run.path / name) for name in record["runs"])
         raise InputError(
             f"{run.path} holds several runs; give each folder its own name, then copy them one by one: {runs}"
         )
     if record.get("status") not in ENDED:
-        raise InputError(f"{run.path} is not finished; finish it first with {as_command('train --resume', run.path)}")
-    is_training = record.get("kind") == "training"
-    parent = Path("runs", table_of(RunConfig.from_dict(record["config"]))) if is_training else Path("profiles")
+        remedy = f"finish it first with {as_command('train --resume', run.path)}" if is_training else "measure it again"
+        raise InputError(f"{run.path} is not finished; {remedy}")
+    parent = Path("runs", table_of(Run(run, record).config)) if is_training else Path("profiles")
     copy = RunFolder(results / parent / run.path.name)
     if copy.record_path.exists():
         raise InputError(f"{copy.path} exists already and is not overwritten; rename one of the two")

@@ -16,7 +16,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError, check_installed
+from keras_preact.errors import InputError, check_installed, first_line, shown
+from keras_preact.layers.copies import _custom_objects
 from keras_preact.models.folding import fold
 
 Outputs = Callable[[np.ndarray], np.ndarray]
@@ -105,7 +106,7 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     extra `export`.
 
     Args:
-        model: any Keras model with one input and one output.
+        model: a functional or Sequential model with one input and one output.
         path: path of the file or folder; must not exist.
         dtype: dtype of the stored weights: "float32", or "int8" for a `.tflite` file.
 
@@ -114,7 +115,8 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
 
     Raises:
         InputError: an unknown suffix, a dtype that the format does not support, an existing path, a missing package or
-            another backend, a model with several inputs or outputs, a failed export, or a difference above 1e-4 (int8:
+            another backend, a subclassed model, a Sequential model without an input shape, a model with several inputs
+            or outputs, a model that cannot be copied in float32, a failed export, or a difference above 1e-4 (int8:
             0.2). No new file remains.
 
     Example:
@@ -144,8 +146,9 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
             difference = float(np.abs(format.open(path)(images) - expected).max() / max(np.abs(expected).max(), 1e-12))
     except Exception as error:
         _remove(path, format)
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{model.name} cannot be exported as {format.name} ({reason}); try another format") from None
+        raise InputError(
+            f"{model.name} cannot be exported as {format.name} ({first_line(error)}); try another format"
+        ) from None
     if not np.isfinite(expected).all():
         _remove(path, format)
         raise InputError(f"the outputs of {model.name} are NaN or infinite, so its export cannot be checked; train it")
@@ -170,10 +173,15 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
         raise InputError(
             f"{format.name} needs Keras {since} and Python 3.11 or later; this is Keras {keras.__version__}"
         )
-    if len(model.inputs) != 1 or len(model.outputs) != 1:
+    try:
+        count = len(model.inputs), len(model.outputs)
+    except (AttributeError, ValueError):
         raise InputError(
-            f"{model.name} has {len(model.inputs)} inputs and {len(model.outputs)} outputs; export needs one of each"
-        )
+            f"{model.name} is not a functional model; make it one: inputs = keras.Input(shape), then "
+            "keras.Model(inputs, model(inputs))"
+        ) from None
+    if count != (1, 1):
+        raise InputError(f"{model.name} has {count[0]} inputs and {count[1]} outputs; export needs one of each")
 
 
 def _write(program: keras.Model, path: Path, format: Format, dtype: str) -> None:
@@ -221,13 +229,24 @@ def _write_erfc() -> None:
 
 
 def _in_float32(model: keras.Model) -> keras.Model:
-    """Return the model if it is all float32, otherwise a float32 copy."""
-    text = json.dumps(keras.saving.serialize_keras_object(model))
-    changed = re.sub(r'"(mixed_)?(bfloat16|float16|float64)"', '"float32"', text)
-    if changed == text:
-        return model
-    copy = keras.saving.deserialize_keras_object(json.loads(changed))
-    copy.set_weights(model.get_weights())
+    """Return the model if it is all float32, otherwise a float32 copy.
+
+    Raises:
+        InputError: it cannot be created from its configuration.
+    """
+    try:
+        text = json.dumps(keras.saving.serialize_keras_object(model))
+        changed = re.sub(r'"(mixed_)?(bfloat16|float16|float64)"', '"float32"', text)
+        if changed == text:
+            return model
+        with keras.saving.CustomObjectScope(_custom_objects(model)):
+            copy = keras.saving.deserialize_keras_object(json.loads(changed), safe_mode=False)  # its own lambdas
+        copy.set_weights(model.get_weights())
+    except Exception as error:  # any of a custom layer's constructor
+        raise InputError(
+            f"{model.name} cannot be copied in float32 ({shown(first_line(error), 200)}); return all constructor "
+            "arguments of its layers from get_config"
+        ) from None
     return copy
 
 

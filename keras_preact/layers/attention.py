@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_positive, check_rate
+from keras_preact.errors import InputError, check_number, check_positive, check_rate
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.dropout import seeded_dropout
 
@@ -31,7 +31,8 @@ class SelfAttention(CompositeLayer):
     attends to. Output: (batch, steps, width), in the compute dtype.
 
     Raises:
-        InputError: the heads do not divide the width, or the input has another rank.
+        InputError: a number is out of range, the heads do not divide the width, or the input has another rank or an
+            unknown width.
 
     Example: only without `causal` does the last step change earlier ones.
 
@@ -60,13 +61,11 @@ class SelfAttention(CompositeLayer):
         self.causal = bool(causal)
         self.dropout = check_rate("dropout", dropout)
         self.use_bias = bool(use_bias)
-        self.gain = float(gain)
+        self.gain = check_gain(gain)
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
-        if len(input_shape) != 3:
-            raise InputError(f"attention expects sequences (batch, steps, width), not shape {tuple(input_shape)}")
-        width = input_shape[-1]
+        width = width_of("attention", input_shape)
         if width % self.heads:
             raise InputError(f"{self.heads} heads do not divide a width of {width}; choose a divisor")
         shared = {"use_bias": self.use_bias, "dtype": self.dtype_policy}
@@ -126,6 +125,40 @@ class SelfAttention(CompositeLayer):
             "use_bias": self.use_bias,
             "gain": self.gain,
         }
+
+
+def width_of(layer: str, input_shape: Any) -> int:
+    """Return the width of sequences.
+
+    Args:
+        layer: the layer in words, for the error message.
+        input_shape: (batch, steps, width).
+
+    Raises:
+        InputError: the shape has another rank or an unknown width.
+
+    >>> width_of("attention", (None, 5, 8))
+    8
+    """
+    if len(input_shape) != 3 or input_shape[-1] is None:
+        raise InputError(
+            f"{layer} expects sequences (batch, steps, width) of a known width, not shape {tuple(input_shape)}"
+        )
+    return int(input_shape[-1])
+
+
+def check_gain(gain: float) -> float:
+    """Return the factor on initial kernels if it is a number above 0.
+
+    Raises:
+        InputError: it is not. With 0, neither V nor the output would have a gradient.
+
+    >>> check_gain(0.5)
+    0.5
+    """
+    if check_number("gain", gain, 0) ** 2 == 0:  # `xavier` squares it
+        raise InputError(f"gain is {gain!r}; it must be greater than 0")
+    return float(gain)
 
 
 def xavier(gain: float = 1.0) -> dict[str, Any]:

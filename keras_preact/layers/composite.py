@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import layers_inside, own_trainable
+from keras_preact.keras_private import direct_layers, layers_inside, own_trainable, track_in_checkpoints
 
 
 class CompositeLayer(keras.layers.Layer):
@@ -29,12 +29,17 @@ class CompositeLayer(keras.layers.Layer):
 
     def build(self, *shapes: Any) -> None:
         super().build(shapes[0])
+        track_in_checkpoints(self, self._checkpointed())
         self._frozen_if_trainable = frozen_parts(self)
         if not self.trainable:
             # Setting `trainable` also sets it on the inner layers, but the constructor set it before they existed.
             set_frozen(self, range(len(layers_inside(self))))
         if self._frozen is not None:
             set_frozen(self, self._frozen)
+
+    def _checkpointed(self) -> list[Any]:
+        """Return the inner layers or variables that TensorFlow's checkpoints should contain."""
+        return direct_layers(self)
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()

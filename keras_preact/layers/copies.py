@@ -9,6 +9,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.keras_private import no_shared_objects
 
 
 def clone(thing: Any, **changes: Any) -> Any:
@@ -21,11 +22,13 @@ def clone(thing: Any, **changes: Any) -> Any:
     3
     """
     try:
-        with keras.saving.CustomObjectScope(_custom_objects(thing)):
+        with keras.saving.CustomObjectScope(_custom_objects(thing)), no_shared_objects():
             return type(thing).from_config({**thing.get_config(), **changes})
     except InputError:
         raise
     except (TypeError, ValueError, NotImplementedError) as error:
+        if isinstance(error.__context__, InputError):  # an argument is refused; Keras wraps the reason
+            raise error.__context__ from None
         raise InputError(
             f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; return all "
             "constructor arguments from get_config, and use named functions instead of lambdas"

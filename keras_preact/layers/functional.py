@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from keras import ops
 from keras_preact.errors import InputError
 from keras_preact.keras_private import (
     attach_mask,
+    calling,
     initializer_of,
     is_autocast,
     layers_inside,
@@ -24,7 +26,7 @@ from keras_preact.keras_private import (
     trace,
 )
 from keras_preact.layers.composite import frozen_parts, set_frozen
-from keras_preact.layers.copies import without_names
+from keras_preact.layers.copies import clone, without_names
 from keras_preact.layers.native import eagerly
 
 
@@ -52,7 +54,7 @@ class PureUnits:
         """Indices of the variables that the last call assigned."""
 
     def __call__(self, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-        with keras.StatelessScope(collect_losses=True) as scope:
+        with _AssignmentsWithoutGradient(collect_losses=True) as scope:
             for variable, value in zip(self.variables, values, strict=True):
                 scope.add_update((variable, value))
             if self.attached is not None:
@@ -62,10 +64,24 @@ class PureUnits:
             now = [scope.get_current_value(variable) for variable in self.variables]
             self.assigned = [i for i, (a, b) in enumerate(zip(now, values, strict=True)) if a is not b]
             self.has_losses = bool(scope.losses)
-            loss = sum((ops.cast(loss, "float32") for loss in scope.losses), ops.zeros((), "float32"))
+            loss = sum((ops.sum(ops.cast(loss, "float32")) for loss in scope.losses), ops.zeros((), "float32"))
             # Without `stop_gradient`, the backward pass of a loop computes zero gradients of the updates.
             updates = [ops.stop_gradient(scope.get_current_value(variable)) for variable in self.state]
             return x, updates, loss
+
+
+class _AssignmentsWithoutGradient(keras.StatelessScope):
+    """A stateless scope in which a weight that a layer assigns gets the gradient of its new value.
+
+    So it is outside of such a scope on TensorFlow and PyTorch. On JAX, the gradient is that of the old value.
+    """
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        variable, value = update
+        before = self.get_current_value(variable)
+        if before is not None and variable.trainable and keras.backend.backend() != "jax":
+            value = ops.stop_gradient(value) + (before - ops.stop_gradient(before))
+        super().add_update((variable, value))
 
 
 def call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any) -> Any:
@@ -74,7 +90,8 @@ def call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any
     options = {"training": training} if "training" in parameters else {}
     if "mask" in parameters and mask is not None:
         options["mask"] = mask
-    y = unit(x, **options)
+    with calling(training):
+        y = unit(x, **options)
     return y if y.dtype == x.dtype else ops.cast(y, x.dtype)
 
 
@@ -164,11 +181,14 @@ class Template:
             is_autocast(v) and "float" in v.dtype and owners.get(id(v)) == compute_dtype for v in self.variables
         ]
         """For each variable, whether its layer casts it to `compute_dtype`; those of normalization stay."""
-        self._assigned: dict[bool, list[int]] = {}
+        self._assigned: dict[tuple[bool, ...], list[int]] = {}
 
     def assigned(self, x: Any, training: bool | None) -> list[int]:
         """Return the indices of the variables that a call of the unit assigns."""
-        key = bool(training)
+        key = (
+            bool(training),
+            *(layer.trainable for layer in layers_inside(self.unit)),
+        )  # a frozen norm assigns nothing
         if key not in self._assigned:
             self._assigned[key] = assigned_in_call(self.unit, self.variables, x, training)
         return self._assigned[key]
@@ -229,6 +249,30 @@ def _different_seeds(initializer: Any, n: int, shape: Sequence[int], dtype: Any 
 def variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
     """Return the unit's arguments that are stored in variables, each with the names of those variables."""
     return getattr(unit, "variable_arguments", {})
+
+
+def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repeats: int, rolled: bool) -> None:
+    """Check the arguments that differ between the units of a stack.
+
+    Raises:
+        InputError: there is no such argument, not one value per unit, or a value that the unit refuses; or a rolled
+            stack cannot vary the argument.
+    """
+    for name, values in vary.items():
+        if len(values) != repeats:
+            raise InputError(f"vary has {len(values)} values of {name} for {repeats} units; use one per unit")
+        if name not in unit.get_config():
+            raise InputError(f"vary names {name}, which is no argument of {type(unit).__name__}")
+        if rolled and name not in variable_arguments(unit):
+            known = ", ".join(variable_arguments(unit)) or "none"
+            raise InputError(
+                f"{name} cannot differ between the units of a rolled stack; use rolled=False "
+                f"(arguments that can differ: {known})"
+            )
+        if rolled:
+            are_numbers = all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
+            for value in (min(values), max(values)) if are_numbers else values:
+                clone(unit, **{name: value})  # refuses it, as an unrolled unit would
 
 
 def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:

@@ -121,7 +121,7 @@ class HighwayGating(_ConvolutionalShortcut):
 
     def __init__(self, gate_bias: float = -6.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.gate_bias = float(gate_bias)
+        self.gate_bias = check_number("gate_bias", gate_bias)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         axis = channel_axis(self.data_format)
@@ -208,8 +208,8 @@ class Projection(CompositeLayer):
         self.filters = check_positive("filters", filters)
         self.strides = check_positive("strides", strides)
         self.normalize = normalize
-        self.momentum = float(momentum)
-        self.epsilon = float(epsilon)
+        self.momentum = check_number("momentum", momentum, 0, 1)
+        self.epsilon = check_number("epsilon", epsilon, 0)
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
         self.use_bias = bool(use_bias)
         self.data_format = check_data_format(data_format)

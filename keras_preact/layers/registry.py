@@ -43,7 +43,8 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         **overrides: arguments that replace those of the configuration (dtype, name, data_format, …).
 
     Raises:
-        InputError: unknown name, or arguments that the shortcut does not accept.
+        InputError: unknown name, arguments that the shortcut does not accept, or a layer whose `get_config` lacks an
+            argument.
 
     Example:
 
@@ -54,7 +55,9 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
     if isinstance(shortcut, dict):
         shortcut = keras.saving.deserialize_keras_object(shortcut)
     if isinstance(shortcut, Shortcut):
-        config = {key: value for key, value in shortcut.get_config().items() if key != "name"}
+        config = shortcut.get_config()
+        _check_complete(shortcut, config)
+        config = {key: value for key, value in config.items() if key != "name"}
         return type(shortcut).from_config({**config, **overrides})
     name, arguments = _parse(str(shortcut))
     known = _argument_names(SHORTCUTS[name])
@@ -69,6 +72,19 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         raise InputError(
             f"the shortcut {shortcut!r} has invalid arguments: {reason}; {name} accepts {', '.join(known) or 'none'}"
         ) from None
+
+
+def _check_complete(shortcut: Shortcut, config: dict[str, Any]) -> None:
+    """Raise InputError if the configuration lacks an argument of the constructor: a copy would have its default."""
+    kind = type(shortcut)
+    known = {*config, *(("strides",) if kind.changes_shape else ())}  # a unit sets the strides
+    own = [name for name in inspect.signature(kind.__init__).parameters if name in _argument_names(kind)]
+    if missing := [name for name in own if name not in known]:
+        names = ", ".join(missing)
+        raise InputError(
+            f"the configuration of the shortcut {kind.__name__} lacks {names}, so the unit's copy would have the "
+            f"default; return {names} from get_config"
+        )
 
 
 def shortcut_config(shortcut: str | Shortcut | dict[str, Any]) -> dict[str, Any]:
@@ -132,7 +148,7 @@ def _argument_names(kind: type[Shortcut]) -> list[str]:
     names: dict[str, None] = {}
     for constructor in constructors[: constructors.index(Shortcut.__init__)]:
         for parameter in inspect.signature(constructor).parameters.values():
-            if parameter.name != "self" and parameter.kind is not parameter.VAR_KEYWORD:
+            if parameter.name != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
                 names.setdefault(parameter.name)
     return list(names)
 

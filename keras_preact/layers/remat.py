@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import check_choice
+from keras_preact.errors import InputError, check_choice
 
 StepOutputs = tuple[Any, list[Any], Any]
 """The output y of a unit, new values of its state, and the sum of its losses."""
@@ -50,11 +50,11 @@ def _rematerialized_torch(step: Step, x: Any, values: Sequence[Any]) -> StepOutp
 
 
 def snapshots(values: Sequence[Any]) -> list[Any]:
-    """Return values that do not change when a step assigns to their variables, which PyTorch does in place.
+    """Return values that do not change when a unit assigns their variables, which PyTorch does in place.
 
-    The backward pass reads them later. Values with gradients need no copy: they change only after it.
+    The backward pass reads them later.
     """
-    return [value if getattr(value, "requires_grad", False) else ops.copy(value) for value in values]
+    return [ops.copy(value) for value in values]
 
 
 def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> StepOutputs:
@@ -73,6 +73,7 @@ def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> Ste
     @tf.custom_gradient
     def store_inputs_only(*inputs: Any) -> Any:
         y, updates, loss = run(*inputs)
+        _refuse_constants(tf.compat.v1.get_default_graph())
 
         def gradient(*upstream: Any) -> Any:
             # The copies delay the recomputation until the upstream gradient exists. They also prevent TensorFlow from
@@ -88,3 +89,21 @@ def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> Ste
 
     y, loss, *updates = store_inputs_only(x, *(values[i] for i in floating))
     return y, updates, loss
+
+
+def _refuse_constants(graph: Any) -> None:
+    """Refuse a loop's step that uses constant tensors: TensorFlow cannot compute its gradient.
+
+    It adds such constants to the gradient's graph, and then finds that they are no loop invariants.
+
+    Raises:
+        InputError: the step uses one.
+    """
+    if type(graph).__name__ == "WhileBodyFuncGraph" and any(
+        hasattr(tensor, "numpy") and not hasattr(tensor, "assign") and tensor.dtype.is_numpy_compatible
+        for tensor, _ in graph.captures
+    ):
+        raise InputError(
+            "a unit uses a constant tensor, which TensorFlow cannot recompute in a loop; store a number or an array of "
+            "NumPy instead, or use remat=False or rolled=False"
+        )

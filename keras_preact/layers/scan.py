@@ -117,8 +117,9 @@ def _loop_scan(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) 
 def _loop_unrolled(step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs) -> StepOutputs:
     loss, updates = ops.zeros((), "float32"), []
     # Unstacked, because the gradient of `value[k]` is a whole stack of zeros.
-    for unit_values in zip(*(ops.unstack(value, n) for value in snapshots(values)), strict=True):
-        x, unit_updates, unit_loss = step(x, unit_values)
+    units = [ops.unstack(value, n) for value in snapshots(values)]
+    for k in range(n):
+        x, unit_updates, unit_loss = step(x, [value[k] for value in units])
         updates.append(unit_updates)
         loss = loss + unit_loss
     return x, [ops.stack(update) for update in zip(*updates, strict=True)], loss

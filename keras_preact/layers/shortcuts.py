@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import check_rate
+from keras_preact.errors import check_number, check_rate
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.convolutions import HE_NORMAL, Conv2D
 from keras_preact.layers.dropout import seeded_dropout
@@ -23,7 +23,8 @@ from keras_preact.layers.products import convolution_multiply_adds
 class Shortcut(CompositeLayer):
     """Base class of all shortcuts: `call(x, residual)` returns y, with the residual's shape and dtype.
 
-    To write a custom shortcut, override `call` (and `build`, if it has weights):
+    To write a custom shortcut, override `call` (and `build`, if it has weights, and `get_config`, if its constructor
+    has arguments, because a unit copies its shortcut):
 
     >>> import numpy as np
     >>> class HalfAndHalf(Shortcut):
@@ -104,8 +105,8 @@ class ConstantScaling(Shortcut):
 
     def __init__(self, shortcut: float = 0.5, residual: float = 0.5, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.shortcut = float(shortcut)
-        self.residual = float(residual)
+        self.shortcut = check_number("constant_scaling's shortcut", shortcut)
+        self.residual = check_number("constant_scaling's residual", residual)
 
     def call(self, x: Any, residual: Any) -> Any:
         return self.shortcut * x + self.residual * residual
@@ -119,7 +120,7 @@ class _Gating(Shortcut):
 
     def __init__(self, gate_bias: float = -6.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.gate_bias = float(gate_bias)
+        self.gate_bias = check_number("gate_bias", gate_bias)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         self.gate = Conv2D(
@@ -241,7 +242,7 @@ class ScaledResidual(Shortcut):
 
     def __init__(self, initial: float = 0.0, per_channel: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.initial = float(initial)
+        self.initial = check_number("initial", initial)
         self.per_channel = bool(per_channel)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:

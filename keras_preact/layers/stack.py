@@ -17,7 +17,7 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.keras_private import attach_mask, direct_layers, layers_inside, mask_of, without_autocast
-from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.composite import CompositeLayer, frozen_parts
 from keras_preact.layers.copies import clone
 from keras_preact.layers.functional import (
     PureUnits,
@@ -25,6 +25,7 @@ from keras_preact.layers.functional import (
     assigned_in_call,
     build_unit,
     call_unit,
+    check_vary,
     copy_frozen,
     named_variables,
     same_but_for_weights,
@@ -108,20 +109,9 @@ class UnitStack(CompositeLayer):
         self.rolled = default_rolled(self.repeats) if rolled is None else bool(rolled)
         self.remat = check_remat(remat)
         self.vary = {name: list(values) for name, values in (vary or {}).items()}
-        self._check_vary(template)
+        check_vary(template, self.vary, self.repeats, self.rolled)
         if not self.rolled:
             self.units = [self._make_unit(k, f"unit{k + 1:02d}") for k in range(repeats)]
-
-    def _check_vary(self, template: keras.layers.Layer) -> None:
-        for name, values in self.vary.items():
-            if len(values) != self.repeats:
-                raise InputError(f"vary has {len(values)} values of {name} for {self.repeats} units; use one per unit")
-            if self.rolled and name not in variable_arguments(template):
-                known = ", ".join(variable_arguments(template)) or "none"
-                raise InputError(
-                    f"{name} cannot differ between the units of a rolled stack; use rolled=False "
-                    f"(arguments that can differ: {known})"
-                )
 
     def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
         """Return unit k, or the template of all units if k is `None`."""
@@ -196,6 +186,9 @@ class UnitStack(CompositeLayer):
         for name, stacked in zip(self._template.names, self.stacked, strict=True):
             if not name.endswith("seed_generator_state"):  # already different in each unit
                 stacked.assign(ops.stack([column[name].value for column in columns]))
+
+    def _checkpointed(self) -> list[Any]:
+        return self.stacked if self.rolled else super()._checkpointed()
 
     @property
     def variables(self) -> list[keras.Variable]:
@@ -337,7 +330,8 @@ class UnitStack(CompositeLayer):
         step = pure(passed_on)
         is_alike = passed_on is None or attached is mask or (attached is not None and not self._has_two_masks)
         first = None if is_alike else pure(attached)
-        x, updates, loss = run_units(step, x, values, self.repeats, specs, self.remat, first)
+        remat = self.remat if training else "none"
+        x, updates, loss = run_units(step, x, values, self.repeats, specs, remat, first)
         for i, update in zip(state, updates, strict=True):
             self.stacked[i].assign(update)
         if step.has_losses or (first is not None and first.has_losses):
@@ -370,9 +364,10 @@ class UnitStack(CompositeLayer):
             for unit in self.units:
                 x = call_unit(unit, x, training, mask)
             return x
-        assigned = assigned_in_call(self.units[0], self.units[0].variables, x, training)
+        kinds = {(unit.trainable, *frozen_parts(unit)): unit for unit in self.units}  # a frozen norm assigns nothing
+        assigned = {i for unit in kinds.values() for i in assigned_in_call(unit, unit.variables, x, training)}
         for start in range(0, self.repeats, length):
-            x = self._call_rematerialized(self.units[start : start + length], assigned, x, training, mask)
+            x = self._call_rematerialized(self.units[start : start + length], sorted(assigned), x, training, mask)
         return x
 
     def _call_rematerialized(

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
-from keras_preact.layers.attention import SelfAttention, xavier
+from keras_preact.layers.attention import SelfAttention, check_gain, width_of, xavier
 from keras_preact.layers.composite import CompositeLayer, in_order
 from keras_preact.layers.dropout import DropPath, seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
@@ -68,8 +68,8 @@ class Sublayer(ResidualLayer):
     Input: (batch, steps, width), float; `mask`: bool (batch, steps). Output: the same shape, in the compute dtype.
 
     Raises:
-        InputError: an unknown name, a number out of range, a placement with ReLU around F, or a shortcut with
-            convolutions.
+        InputError: an unknown name, a number out of range, a placement with ReLU around F, a shortcut with
+            convolutions, or an input of another rank or unknown width.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class Sublayer(ResidualLayer):
         self.dropout = check_rate("dropout", dropout)
         self.drop_path = check_rate("drop_path", drop_path)
         self.use_bias = bool(use_bias)
-        self.gain = float(gain)
+        self.gain = check_gain(gain)
         self.supports_masking = True
 
     def build(self, input_shape: Any) -> None:
-        policy = self.dtype_policy
+        policy, width = self.dtype_policy, width_of(self.name, input_shape)
         self.preact = self._norms(self.placement.first, "norm")
-        self.branch = [*self._weight_layers(input_shape[-1]), *self._norms(self.placement.last, "norm_last")]
+        self.branch = [*self._weight_layers(width), *self._norms(self.placement.last, "norm_last")]
         if self.dropout:
             self.branch.append(seeded_dropout(self.dropout, 3, dtype=policy, name="dropout"))
         if self.drop_path:

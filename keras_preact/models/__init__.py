@@ -27,7 +27,7 @@ from keras_preact.models.registry import NETWORKS, TRANSFORMERS, get_entry, get_
 from keras_preact.models.resnet import feature_maps
 from keras_preact.models.rolling import roll, unroll
 from keras_preact.models.summary import multiply_adds
-from keras_preact.models.trained import freeze, reestimate_statistics, resized
+from keras_preact.models.trained import freeze, reestimate_statistics, require_uint8, resized
 from keras_preact.models.transformer import (
     Classification,
     Forecast,
@@ -81,6 +81,7 @@ __all__ = [
     "prenorm_transformer",
     "pretrained",
     "reestimate_statistics",
+    "require_uint8",
     "resized",
     "roll",
     "transformer",

@@ -50,15 +50,17 @@ Weights are stored in float16, in safetensors format. Files up to 1 MB are part 
 checkout of the repository; elsewhere, they are downloaded on first use and their SHA-256 sum is checked.
 
 To train the network on classes of your own, put a new layer on its features and freeze the rest
-(notebook 12 does it):
+(notebook 12 does it). `require_uint8` makes the new model reject images of other dtypes, as the trained one does:
 
 ```python
 import keras
 
+from keras_preact.models import require_uint8
+
 trained = pretrained("resnet14x2-preact-cifar10")
 trained.trainable = False
 features = trained.get_layer("logits").input
-network = keras.Model(trained.input, keras.layers.Dense(3)(features))
+network = require_uint8(keras.Model(trained.input, keras.layers.Dense(3)(features)))
 ```
 
 On each card, the interval of the test error reflects the finite number of test images. "Confidence" is the mean

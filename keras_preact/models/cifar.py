@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -44,7 +43,7 @@ def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = 
         ...
     keras_preact.errors.InputError: depth 21 is not 6n+2 or 9n+2; the nearest depths that are: 20, 26
     """
-    if isinstance(depth, bool) or not isinstance(depth, numbers.Real) or not math.isfinite(depth):
+    if isinstance(depth, bool) or not isinstance(depth, numbers.Integral):
         raise InputError(f"depth is {depth!r}; give an integer such as 20 or 110")
     steps = {name: 3 * LAYERS_PER_UNIT[name] for name in _allowed_blocks(bottleneck, block)}
     fitting = [name for name, step in steps.items() if _fits(depth, step)]
@@ -67,13 +66,13 @@ def _allowed_blocks(bottleneck: bool | None, block: str | None) -> tuple[str, ..
     return allowed[bottleneck]
 
 
-def _fits(depth: float, step: int) -> bool:
-    return isinstance(depth, numbers.Integral) and depth >= step + 2 and (depth - 2) % step == 0
+def _fits(depth: int, step: int) -> bool:
+    return depth >= step + 2 and (depth - 2) % step == 0
 
 
-def _nearest(depth: float, steps: Collection[int]) -> list[int]:
+def _nearest(depth: int, steps: Collection[int]) -> list[int]:
     """Return the largest fitting depth below `depth`, if any, and the smallest above it."""
-    depths = sorted(step * max(n + int((depth - 2) // step), 1) + 2 for step in steps for n in (-1, 0, 1))
+    depths = sorted(step * max(n + (depth - 2) // step, 1) + 2 for step in steps for n in (-1, 0, 1))
     return [*[d for d in depths if d < depth][-1:], *[d for d in depths if d > depth][:1]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,7 +88,7 @@ def imagenet_resnet(
     >>> model.name, tuple(model.output.shape)
     ('resnet18_full_preactivation', (None, 10))
     """
-    if depth not in list(UNITS):  # a list cannot be looked up in a dictionary
+    if not isinstance(depth, numbers.Integral) or depth not in UNITS:  # 18.0 equals 18, but would be in the name
         raise InputError(f"there is no ImageNet network of depth {depth!r}; choose one of {', '.join(map(str, UNITS))}")
     block, repeats = UNITS[depth]
     first = STEMS[check_choice("stem", stem, STEMS)]

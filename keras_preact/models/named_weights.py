@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_preact.keras_private import layers_inside
-from keras_preact.layers.functional import named_variables
+from keras_preact.layers.functional import _Renumbering, named_variables
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.models.stored import Variable, cast_finite, check_equal_variables
@@ -126,18 +126,78 @@ def _stage(path: str) -> str:
     return f"{above}{slash}{name.split('_')[0]}"
 
 
+def renumbered(model: keras.Model, found: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:
+    """Map the paths in a file to those of a model whose layers have other numbers in their default names.
+
+    Keras numbers default names across the whole process: the `dense_1` of one process is the `dense_7` of another.
+    Within each layer, default names of one kind correspond in the order of their numbers.
+
+    Args:
+        model: the model.
+        found: paths in the file.
+        wanted: paths in the model.
+
+    Example:
+
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2, name="dense_7")])
+    >>> renumbered(model, ["dense_1/kernel", "head/kernel"], ["dense_7/kernel", "head/kernel"])
+    {'dense_1/kernel': 'dense_7/kernel', 'head/kernel': 'head/kernel'}
+    """
+    units = [layer.loop_unit() for _, layer in _layers(model) if isinstance(layer, UnitStack) and layer.rolled]
+    kinds = {kind for layer in (model, *units) for kind in _Renumbering(layer).kinds.values()}
+    return _renumbered(kinds, list(found), list(wanted))
+
+
+def _renumbered(kinds: set[str], found: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
+    theirs, ours = _by_first_name(found), _by_first_name(wanted)
+    in_file, in_model = _by_kind(kinds, theirs), _by_kind(kinds, ours)
+    names = {name: name for name in theirs}
+    for kind, numbered in in_file.items():
+        if len(numbered) == len(in_model.get(kind, ())):  # otherwise, the file is of another network
+            names |= dict(zip(numbered, in_model[kind], strict=True))
+    paths = {path: path for path in found if "/" not in path}
+    for name, inside in theirs.items():
+        below = _renumbered(kinds, inside, ours.get(names[name], ()))
+        paths |= {f"{name}/{old}": f"{names[name]}/{new}" for old, new in below.items()}
+    return paths
+
+
+def _by_first_name(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return the rest of each path that has several names, by the first one."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        name, slash, rest = path.partition("/")
+        if slash:
+            found.setdefault(name, []).append(rest)
+    return found
+
+
+def _by_kind(kinds: set[str], names: Iterable[str]) -> dict[str, list[str]]:
+    """Return default names by kind, in the order of their numbers; the first layer of a kind has none."""
+    found: dict[str, list[tuple[int, str, str]]] = {}
+    for name in names:
+        kind, _, number = name.rpartition("_")
+        if not number.isdecimal():
+            kind, number = name, ""
+        if kind in kinds:
+            found.setdefault(kind, []).append((len(number), number, name))
+    return {kind: [name for *_, name in sorted(entries)] for kind, entries in found.items()}
+
+
 def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndarray]) -> None:
     """Set the weights of a model to the values of a file. If an error is raised, the model is unchanged.
 
     Args:
         source: name of the file, for error messages.
         model: the network.
-        values: arrays by the names of `named_weights`.
+        values: arrays by the names of `named_weights`, in which default names of layers may have other numbers.
 
     Raises:
         InputError: names or shapes differ from the model's, or a value is not finite in its variable's dtype.
     """
     weights = named_weights(model)
+    paths = renumbered(model, values, weights)
+    values = {paths[name]: value for name, value in values.items()}
     wanted = {name: Variable(name, weight.shape, weight) for name, weight in weights.items()}
     found = {name: Variable(name, tuple(value.shape), value) for name, value in sorted(values.items())}
     check_equal_variables(source, model, wanted, found)

@@ -9,6 +9,7 @@ import keras
 from keras_preact.errors import InputError
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import Preprocessing, conventions
+from keras_preact.models.trained import require_uint8
 
 
 def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing = "paper") -> keras.Model:
@@ -21,8 +22,8 @@ def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing 
 
     Returns:
         A functional model with the layers of `network`, which share their weights. Input: uint8 RGB images
-        (batch, height, width, 3) of any size, all equal in a batch. If the network has another input size than the
-        preprocessing crops, the images are resized in proportion.
+        (batch, height, width, 3) of any size, all equal in a batch; other dtypes are refused. If the network has
+        another input size than the preprocessing crops, the images are resized in proportion.
 
     Raises:
         InputError: the profile has no ImageNet networks, or the network has no fixed image size.
@@ -45,7 +46,7 @@ def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing 
     x = _prepared(images, preprocessing, size)
     if channels_first:
         x = keras.layers.Permute((3, 1, 2), dtype="float32", name="channels_first")(x)
-    return keras.Model(images, network(x), name=network.name)
+    return require_uint8(keras.Model(images, network(x), name=network.name))
 
 
 def _prepared(images: Any, preprocessing: Preprocessing, size: int) -> Any:

@@ -184,6 +184,8 @@ class TransformerEntry(Entry):
         return self.builder(inputs, Classification(classes), input_tensor=images, **options)
 
     def on_sequences(self, inputs: Any, head: Any, options: dict[str, Any]) -> keras.Model:
+        if "patch" in options:
+            raise InputError("patch divides images, but the data are sequences; leave it out")
         return self.builder(inputs, head, **options)
 
 
@@ -232,7 +234,7 @@ def get_entry(name: str) -> Entry:
     >>> get_entry("preact-resnet50").fixed
     {'depth': 50, 'placement': 'full_preactivation'}
     """
-    return ENTRIES[check_choice("network", name.replace("-", "_"), ENTRIES)]
+    return ENTRIES[check_choice("network", name.replace("-", "_") if isinstance(name, str) else name, ENTRIES)]
 
 
 def get_network(name: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_flag, check_positive, check_rate
 from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
 from keras_preact.layers.convolutions import (
     WeightLayer,
@@ -248,7 +248,7 @@ def equal_units(
         stack: name of the `UnitStack`.
         names: of the units as separate layers.
     """
-    rolls = default_rolled(len(rates)) if rolled is None else rolled
+    rolls = default_rolled(len(rates)) if rolled is None else check_flag("rolled", rolled)
     if rates and (rolls or remat not in (False, "none")):
         vary = {"drop_path": rates} if rates[-1] else None
         return UnitStack(unit(drop_path=rates[-1]), len(rates), rolls, remat, vary, name=stack)(x)

@@ -149,9 +149,15 @@ def _set_size(config: dict[str, Any], size: int | None) -> None:
 def require_uint8(model: keras.Model) -> keras.Model:
     """Make a model with uint8 inputs reject other dtypes; return the model.
 
-    Otherwise Keras casts them, and pixels scaled to [0, 1) all become 0. A saved model does not store this check, so it
-    is added to every model that is built or loaded. On JAX, `fit`, `evaluate` and `predict` check arrays but not
-    generators.
+    Otherwise Keras casts them, and pixels scaled to [0, 1) all become 0. This package's functions that build, load or
+    convert a model add the check themselves; add it to a `keras.Model` that you make from the layers of such a model.
+    A saved model does not store it, but `load_model` adds it again. On JAX, `fit`, `evaluate` and `predict` check
+    arrays but not generators.
+
+    Args:
+        model: any model; without uint8 inputs it is left as it is.
+
+    Example:
 
     >>> images = keras.Input((2,), dtype="uint8")
     >>> model = require_uint8(keras.Model(images, keras.layers.Rescaling(1 / 255)(images)))
@@ -166,18 +172,21 @@ def require_uint8(model: keras.Model) -> keras.Model:
     if "uint8" in dtypes:
         accept_any_dtype(model)  # a Sequential model has no specs, and casts before it checks them
         specs = model.input_spec or [keras.InputSpec(shape=tuple(tensor.shape)) for tensor in model.inputs]
-        for spec, dtype in zip(keras.tree.flatten(specs), dtypes, strict=True):
+        flat = keras.tree.flatten(specs)
+        for spec, dtype in zip(flat, dtypes, strict=True):
             spec.dtype = "uint8" if dtype == "uint8" else None
         model.input_spec = specs
-        check_arrays_on_jax(model, functools.partial(_check_dtypes, model.name, dtypes))
+        check_arrays_on_jax(model, functools.partial(_check_dtypes, model.name, flat))
     return model
 
 
-def _check_dtypes(name: str, dtypes: list[str], inputs: Any) -> None:
+def _check_dtypes(name: str, specs: list[keras.InputSpec], inputs: Any) -> None:
     """Raise ValueError, with Keras's words, if an input is not uint8 but must be."""
-    for x, dtype in zip(keras.tree.flatten(inputs), dtypes, strict=False):
-        found = keras.backend.standardize_dtype(getattr(x, "dtype", dtype))  # a generator has none
-        if dtype == "uint8" and found != "uint8":
+    if isinstance(inputs, dict) and all(spec.name for spec in specs):
+        inputs = [inputs.get(spec.name) for spec in specs]  # Keras too matches a dictionary by name, not by order
+    for x, spec in zip(keras.tree.flatten(inputs), specs, strict=False):
+        found = keras.backend.standardize_dtype(getattr(x, "dtype", "uint8"))  # a generator has none
+        if spec.dtype == "uint8" and found != "uint8":
             raise ValueError(f"an input of {name} is incompatible with it: expected dtype=uint8, found dtype={found}")
 
 

@@ -10,11 +10,11 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import direct_layers, own_state, own_trainable
+from keras_preact.keras_private import direct_layers, layers_inside, own_state, own_trainable
 from keras_preact.layers.functional import named_variables
 from keras_preact.layers.stack import UnitStack
 from keras_preact.models.archive import check_weights
-from keras_preact.models.named_weights import _layers, _stage, _unit_paths, assign_checked
+from keras_preact.models.named_weights import _layers, _stage, _unit_paths, assign_checked, renumbered
 from keras_preact.models.safetensors import load_safetensors
 from keras_preact.models.stored import array_of, check_file, load_state, read_h5
 
@@ -55,7 +55,10 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         return
     try:
         stored = _StoredWeights(path)
-        if stored.stacks == {path: stack.rolled for path, stack in _layers(model) if isinstance(stack, UnitStack)}:
+        stacks = {path: stack.rolled for path, stack in _layers(model) if isinstance(stack, UnitStack)}
+        # Stacks inside other layers and subclassed models have no names of their own: only the saved form fits.
+        are_hidden = sum(isinstance(layer, UnitStack) for layer in layers_inside(model)) > len(stacks)
+        if are_hidden or stored.stacks == stacks:
             check_file(path.name, model, stored.content)
             load_state(model, stored.content, set())
             return
@@ -114,20 +117,31 @@ class _StoredWeights:
         Raises:
             InputError: a stack in the file has more units than the model.
         """
-        names, by_unit = _names_in_files(model), self._paths_of_units(model)
+        names = _names_in_files(model)
+        self._renumber(model, [*names, *(path for path, _ in _layers(model))])
+        by_unit = self._paths_of_units(model)
         found: dict[str, np.ndarray] = {}
         for name, array in self.arrays.items():
             stack = next((path for path in self.stacks if name.startswith(path)), "")
             if stack and self.stacks[stack]:
                 number = int(name.removeprefix(stack))
                 for path, value in zip(by_unit[stack], array, strict=True):
-                    found[names.get(f"{path}#{number}", f"{path}{number}")] = value
+                    found[f"{path}#{number}"] = value
                 continue
             if stack:
                 unit, _, inside = name.removeprefix(stack).partition("/")
                 name = f"{by_unit[stack][int(unit.removeprefix('unit')) - 1]}{inside}"
-            found[names.get(name, name)] = array
-        return {name: value for name, value in found.items() if "float" in value.dtype.name}
+            found[name] = array
+        paths = renumbered(model, found, names)  # now of the layers in units too
+        found = {paths[name]: value for name, value in found.items() if "float" in value.dtype.name}
+        return {names.get(name, name.replace("#", "")): value for name, value in found.items()}
+
+    def _renumber(self, model: keras.Model, wanted: list[str]) -> None:
+        """Give the layers of the file the numbers that the model's have in their default names."""
+        paths = renumbered(model, [*self.arrays, *self.layers, *self.stacks], wanted)
+        self.arrays = {paths[name]: array for name, array in self.arrays.items()}
+        self.layers = {paths[path] for path in self.layers}
+        self.stacks = {paths[path]: rolled for path, rolled in self.stacks.items()}
 
     def _paths_of_units(self, model: keras.Model) -> dict[str, list[str]]:
         """Return the paths of the units in each stack of the file: the model's, in order, except those in the file."""
@@ -174,5 +188,7 @@ def _numbered(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[str, 
     """Yield the variables of a layer and of its inner layers by the layer's name and Keras's number in the file."""
     for number, variable in enumerate([*own_trainable(layer), *own_state(layer)]):
         yield f"{path}{number}", variable
+    if isinstance(layer, UnitStack) and layer.rolled:
+        return  # the file has its own variables alone, not those of the unit that runs
     for inside in direct_layers(layer):
         yield from _numbered(inside, f"{path}{inside.name}/")

@@ -20,7 +20,13 @@ from keras_preact.models import (
 from keras_preact.models.resnet import with_policy
 from keras_preact.models.trained import accept_any_size, require_uint8
 from keras_preact.training.config import Dataset, RunConfig
-from keras_preact.training.device import check_precision, compiles_with_xla, make_deterministic, precision_policy
+from keras_preact.training.device import (
+    check_precision,
+    compiles_with_xla,
+    make_deterministic,
+    precision_policy,
+    seeded,
+)
 from keras_preact.training.distribute import synchronize
 from keras_preact.training.recipe import FastRecipe
 from keras_preact.training.tasks import TASKS
@@ -29,7 +35,8 @@ from keras_preact.training.tasks import TASKS
 def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     """Build and compile the model of a run: raw data in, logits or a forecast out.
 
-    Preprocessing (mean, augmentation, standardization) is part of the model, as layers.
+    Preprocessing (mean, augmentation, standardization) is part of the model, as layers. The seed in `config`
+    determines the weights; the program's own random generators go on as before.
 
     Args:
         config: the run's configuration.
@@ -52,9 +59,8 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     check_precision(config.precision)
     if config.deterministic:
         make_deterministic()
-    keras.utils.set_random_seed(config.seed)
     task = TASKS[dataset.task]
-    with precision_policy(config.precision):
+    with seeded(config.seed), precision_policy(config.precision):
         model = _MODELS[dataset.kind](config, dataset)
         if config.sync_batch_norm and is_mirrored(config):
             synchronize(model)
@@ -68,6 +74,13 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
     return model
 
 
+_DECIDED_BY_RUNS = {
+    *("inputs", "input_tensor", "input_shape", "classes", "head", "include_top", "pooling", "classifier_activation"),
+    "dtype",
+}
+"""Arguments of networks that follow from the data, the task and the precision."""
+
+
 def _network_options(config: RunConfig) -> dict[str, Any]:
     """Return the network's arguments. By default, runs roll long stages if that is faster on the backend.
 
@@ -76,6 +89,10 @@ def _network_options(config: RunConfig) -> dict[str, Any]:
     """
     if unknown := sorted(config.options.keys() - get_entry(config.network).options):
         raise InputError(f"{config.network} does not accept these options: {', '.join(unknown)}; leave them out")
+    if decided := sorted(config.options.keys() & _DECIDED_BY_RUNS):
+        raise InputError(
+            f"a run chooses {', '.join(decided)} itself, from its data and its precision; leave these options out"
+        )
     return {"rolled": None, **config.options}
 
 

@@ -6,14 +6,14 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_preact.errors import Diverged, InputError, Interrupted, is_installed
+from keras_preact.errors import Diverged, InputError, Interrupted, is_installed, shown
 from keras_preact.files import writing
 from keras_preact.keras_private import open_both_writers
 from keras_preact.training.checkpoints import Checkpoint
@@ -194,6 +194,19 @@ def handles_signals(handler: Any) -> Iterator[None]:
     finally:
         for number, previous_handler in zip(numbers, previous, strict=True):
             signal.signal(number, previous_handler)
+
+
+def as_callbacks(callbacks: Any) -> list[keras.callbacks.Callback]:
+    """Return one or more Keras callbacks as a list.
+
+    Raises:
+        InputError: something else is among them.
+    """
+    several = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for callback in several:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise InputError(f"{shown(repr(callback))} is not a callback; pass instances of keras.callbacks.Callback")
+    return several
 
 
 def tensorboard_callbacks(folder: RunFolder) -> list[keras.callbacks.Callback]:

@@ -129,7 +129,8 @@ class Checkpoint:
                 "backend and version of keras_preact of its run"
             )
         for variable, array in zip(variables, arrays, strict=True):
-            variable.assign(array)
+            # NumPy's files have no bfloat16: such an array comes back as bytes without a type.
+            variable.assign(array.view(_array(variable).dtype) if array.dtype.kind == "V" else array)
         self.notes = about["notes"]
         return int(about["step"])
 

@@ -6,13 +6,13 @@ import csv
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
-from keras_preact.files import writing
+from keras_preact.files import PARTIAL, writing
 from keras_preact.paper import in_words
 from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
@@ -33,7 +33,8 @@ def compare(
     Taking turns lets you watch the runs side by side. Each run is the same as with `start`.
 
     Args:
-        configs: configurations by the name of their subfolder; all on the same data, image size and classes.
+        configs: configurations by the name of their subfolder, such as "original"; all on the same data, image size and
+            classes.
         out: the folder; must not exist, or must be empty.
         callbacks: a function of (name, configuration) that returns the Keras callbacks of a run. Default: no callbacks.
 
@@ -46,7 +47,10 @@ def compare(
     """
     if not configs:
         raise InputError("there are no configurations to compare; pass at least one")
+    _check_callbacks(callbacks)
     RunFolder.check_free(out)
+    for name in configs:
+        _check_name(name, RunFolder(out))
     first = next(iter(configs.values()))
     for name, config in configs.items():
         if different := [key for key in _DATA if getattr(config, key) != getattr(first, key)]:
@@ -64,6 +68,7 @@ def compare(
     folder = RunFolder.create(out)
     folder.update_record(
         kind="comparison",
+        status="running",
         runs={name: config.to_dict() for name, config in configs.items()},
         environment=environment(),
     )
@@ -81,15 +86,31 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
         InputError: the folder contains no comparison, or a finished one.
         Interrupted: a signal asked to stop again.
     """
+    _check_callbacks(callbacks)
     folder = RunFolder.open(path)
     record = folder.record()
     if record.get("kind") != "comparison":
         raise InputError(
             f"{path} contains no comparison; resume a single run with {as_command('train --resume', path)}"
         )
-    if record["status"] == "finished":
+    if record.get("status") == "finished":  # absent if a kill prevented the second record of an older version
         raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
     return _train(folder, callbacks, {})
+
+
+def _check_name(name: object, folder: RunFolder) -> None:
+    """Raise InputError unless a run of a comparison can have this name: that of a new folder in its folder."""
+    is_one_part = isinstance(name, str) and name.isprintable() and PureWindowsPath(name).name == name
+    if not is_one_part or name in ("", "..") or str(name).lower() in folder.own_names() or PARTIAL in str(name):
+        raise InputError(
+            f"a run of a comparison cannot be named {name!r}; use the name of a subfolder, such as 'original', other "
+            f"than {', '.join(sorted(folder.own_names()))}"
+        )
+
+
+def _check_callbacks(callbacks: object) -> None:
+    if not callable(callbacks):
+        raise InputError("callbacks of a comparison must be a function of a run's name and configuration; pass one")
 
 
 _DATA = ("dataset", "data_dir", "image_size", "only", "skip_corrupt")

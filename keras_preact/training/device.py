@@ -1,4 +1,4 @@
-"""Settings that depend on the device: precision, compilation by XLA, determinism.
+"""Settings that depend on the device: precision, compilation by XLA, random seeds, determinism.
 
 The defaults were chosen by measurement; see the benchmark page in `results/`. Which stages are rolled is decided in
 `keras_preact.layers.stack.default_rolled`.
@@ -7,13 +7,16 @@ The defaults were chosen by measurement; see the benchmark page in `results/`. W
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import keras
+import numpy as np
 
 from keras_preact.errors import InputError, check_choice
+from keras_preact.keras_private import own_random_state
 
 XLA_DETERMINISM = "--xla_gpu_deterministic_ops=true"
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
@@ -120,6 +123,29 @@ def precision_policy(precision: str) -> Iterator[None]:
         yield
     finally:
         keras.config.set_dtype_policy(previous)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed all global random generators within a block; after it, they are as they were before.
+
+    Without that, a program that draws random settings for each of its runs would draw the same ones every time.
+    """
+    with ExitStack() as stack:
+        stack.callback(random.setstate, random.getstate())
+        stack.callback(np.random.set_state, np.random.get_state())
+        stack.enter_context(own_random_state())
+        with suppress(ImportError):  # TensorFlow has no public API for this; Keras seeds it on every backend
+            from tensorflow.python.eager.context import context
+
+            state = vars(context())
+            stack.callback(state.update, {key: state[key] for key in ("_seed", "_rng") if key in state})
+        if keras.backend.backend() == "torch":
+            import torch
+
+            stack.enter_context(torch.random.fork_rng(range(torch.cuda.device_count())))
+        keras.utils.set_random_seed(seed)
+        yield
 
 
 def make_deterministic() -> None:

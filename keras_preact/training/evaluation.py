@@ -8,7 +8,7 @@ from keras_preact.data import as_input_errors, feed
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError, check_positive
 from keras_preact.models import load_model, resized
-from keras_preact.training.config import Dataset, RunConfig
+from keras_preact.training.config import Dataset, RunConfig, check_dataset
 from keras_preact.training.device import compiles_with_xla
 from keras_preact.training.runs import RunFolder
 from keras_preact.training.tasks import TASKS
@@ -46,7 +46,7 @@ def check_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:
         InputError: it is not.
     """
     recorded = folder.training("data")["data"]
-    if dataset.fingerprint() != recorded.get("sha256"):
+    if check_dataset(dataset).fingerprint() != recorded.get("sha256"):
         raise InputError(
             f"the data differ from those that {folder.path} started with ({recorded.get('name')}); use the same data, "
             "or start a new run"
@@ -82,7 +82,7 @@ def evaluate(
     folder = RunFolder.open(path)
     file = folder.trained_model()
     config = RunConfig.from_dict(folder.training()["config"])
-    dataset = dataset or data_of(folder, data_dir)
+    dataset = data_of(folder, data_dir) if dataset is None else check_dataset(dataset)
     model = load_model(file, compile=False)
     expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
     if (shape := dataset.train.signature[0][0]) != expected:

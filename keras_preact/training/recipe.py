@@ -22,6 +22,7 @@ from keras_preact.errors import (
 )
 from keras_preact.losses import SmoothedCrossEntropy
 from keras_preact.optimizers import DECAYS, CosineAfterHold, CoupledSGD, KernelAdamW
+from keras_preact.training.recorded import from_record, make_plain
 from keras_preact.training.tasks import Task
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
@@ -56,6 +57,7 @@ class StepSchedule:
     warmup_steps: int = 400
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_number("learning_rate", self.learning_rate, 0)
         check_number("warmup_learning_rate", self.warmup_learning_rate, 0)
         check_count("warmup_steps", self.warmup_steps)
@@ -109,6 +111,7 @@ class CosineSchedule:
     warmup_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
+        make_plain(self)
         check_number("learning_rate", self.learning_rate, 0)
         check_count("warmup_steps", self.warmup_steps)
         if self.warmup_learning_rate is not None:
@@ -132,11 +135,16 @@ class CosineSchedule:
 
 
 SCHEDULES: dict[str, type[StepSchedule] | type[CosineSchedule]] = {"steps": StepSchedule, "cosine": CosineSchedule}
+KINDS: dict[str, type[Recipe]] = {}
+"""Subclasses of `Recipe` by the name that `run.json` uses."""
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a network is trained, with SGD.
+
+    A subclass may change the optimizer or the loss. `run.json` names it by the argument `kind` of the class, by default
+    the class's name: `class Mine(Recipe, kind="mine")`. To resume or evaluate its runs, import it first.
 
     Attributes:
         name: name of the recipe.
@@ -154,7 +162,7 @@ class Recipe:
         reported: which result the recipe's source reports; a run here always reports the last epoch.
 
     Raises:
-        InputError: an unknown choice, or a number out of range.
+        InputError: an unknown choice, a number out of range, or a subclass with the `kind` of a recipe of the package.
 
     Example: a custom recipe.
 
@@ -176,12 +184,20 @@ class Recipe:
     inputs: str = "per_pixel_mean"
     reported: str = "last epoch"
 
+    def __init_subclass__(cls, kind: str | None = None) -> None:
+        super().__init_subclass__()
+        kind = kind or cls.__name__
+        if kind in KINDS and KINDS[kind].__module__ == __name__:
+            raise InputError(f"{kind!r} is the kind of {KINDS[kind].__name__}; define {cls.__name__} with another kind")
+        KINDS[kind] = cls
+
     def __post_init__(self) -> None:
+        make_plain(self)
         check_choice("treatment of the inputs", self.inputs, INPUTS)
         check_choice("choice of decayed variables", self.decays, DECAYS)
         check_positive("the number of training steps", self.steps)
         check_positive("the batch size", self.batch_size)
-        if not isinstance(self.schedule, tuple(SCHEDULES.values())):
+        if type(self.schedule) not in SCHEDULES.values():  # run.json could not name a subclass
             kinds = " or ".join(kind.__name__ for kind in SCHEDULES.values())
             raise InputError(f"the schedule is {self.schedule!r}; it must be a {kinds}")
         check_rate("momentum", self.momentum)
@@ -231,32 +247,47 @@ class Recipe:
         return 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the recipe as plain data, for `run.json`."""
-        schedule = {"kind": next(k for k, kind in SCHEDULES.items() if isinstance(self.schedule, kind))}
+        """Return the recipe as plain data, for `run.json`.
+
+        Raises:
+            InputError: the recipe's class has been defined again.
+        """
+        schedule = {"kind": next(name for name, kind in SCHEDULES.items() if type(self.schedule) is kind)}
         fields = {**dataclasses.asdict(self), "schedule": {**schedule, **dataclasses.asdict(self.schedule)}}
+        if type(self) is Recipe:
+            return fields
         kind = next((name for name, kind in KINDS.items() if type(self) is kind), None)
-        return {"kind": kind, **fields} if kind else fields
+        if kind is None:
+            raise InputError(
+                f"another class was defined with the kind of {type(self).__name__}; create the recipe again, or define "
+                "its class with another kind"
+            )
+        return {"kind": kind, **fields}
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Recipe:
         """Return the recipe that `to_dict` wrote.
 
+        Raises:
+            InputError: its class is unknown, or a newer version wrote it.
+
         >>> Recipe.from_dict(RECIPES["paper"].to_dict()) == RECIPES["paper"]
         True
         """
         data, schedule = dict(data), dict(data["schedule"])
-        recipe_type = KINDS.get(data.pop("kind", None), Recipe)
-        kind = SCHEDULES[schedule.pop("kind")]
-        return recipe_type(**_with_tuples({**data, "schedule": kind(**_with_tuples(schedule))}))
-
-
-def _with_tuples(data: dict[str, Any]) -> Any:
-    """Return data with tuples instead of the lists that JSON makes of them."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+        name = data.pop("kind", None)
+        if name not in (None, *KINDS):
+            raise InputError(
+                f"the recipe is of the kind {name!r}, which is not defined here; import its subclass of Recipe first, "
+                "or update keras_preact if it is not yours"
+            )
+        schedule_type = SCHEDULES[check_choice("schedule", schedule.pop("kind"), SCHEDULES)]
+        data["schedule"] = from_record(schedule_type, schedule)
+        return from_record(KINDS[name] if name else Recipe, data)
 
 
 @dataclass(frozen=True)
-class AdamRecipe(Recipe):
+class AdamRecipe(Recipe, kind="adam"):
     """How a Transformer is trained: with AdamW.
 
     Attributes:
@@ -297,7 +328,7 @@ class AdamRecipe(Recipe):
 
 
 @dataclass(frozen=True)
-class FastRecipe(Recipe):
+class FastRecipe(Recipe, kind="fast"):
     """How an image network reaches good accuracy in little time: smoothed labels, and small images first.
 
     The cost of a training step is proportional to the number of pixels. Early epochs on small images are cheap, and the
@@ -359,10 +390,6 @@ class FastRecipe(Recipe):
     def image_scale(self, epoch: int, epochs: int) -> float:
         changes = (min(round(share * epochs), epochs - 1) for share in self.scale_changes)  # the last has full size
         return self.image_scales[sum(epoch >= change for change in changes)]
-
-
-KINDS: dict[str | None, type[Recipe]] = {"adam": AdamRecipe, "fast": FastRecipe}
-"""Kinds of recipes besides `Recipe`, as `run.json` names them."""
 
 
 def _paper_recipe(name: str, facts: dict[str, Any], reported: str, **choices: Any) -> Recipe:

@@ -142,6 +142,11 @@ class RunFolder:
     def tensorboard_path(self) -> Path:
         return self.path / "tensorboard"
 
+    def own_names(self) -> set[str]:
+        """Return the names of the files and folders that a run creates in its folder."""
+        paths = (self.record_path, self.metrics_path, self.model_path, self.curves_path)
+        return {path.name for path in (*paths, self.checkpoints_path, self.tensorboard_path)} | {LOCK}
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Lock the run while this process trains it. However the process ends, the system releases the lock.
@@ -184,7 +189,7 @@ class RunFolder:
         """Return the contents of run.json, or, if it was deleted, its copy in the newest checkpoint.
 
         Raises:
-            InputError: the file is missing, damaged or edited.
+            InputError: the file is missing, damaged or edited, or a newer version wrote it.
         """
         if not self.record_path.exists() and self._has_checkpoints():
             record = newest_notes(self.checkpoints_path).get("record")
@@ -195,6 +200,8 @@ class RunFolder:
             record = json.loads(self.record_path.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(f"{self.record_path} cannot be read: {error}; {self._remedy()}") from None
+        if isinstance(record, dict) and record.get("format", FORMAT) not in range(FORMAT + 1):
+            raise InputError(f"{self.record_path} was written by a newer version of keras_preact; update it")
         if not isinstance(record, dict) or record.pop(CHECKSUM, None) != checksum(record):
             raise InputError(f"{self.record_path} is damaged or was edited; {self._remedy()}")
         return {key: value for key, value in record.items() if key != "format"}

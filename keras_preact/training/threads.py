@@ -12,7 +12,6 @@ from contextlib import suppress
 
 import keras
 
-from keras_preact.errors import InputError
 from keras_preact.models import get_entry
 from keras_preact.models.cifar import FILTERS
 from keras_preact.training.config import RunConfig
@@ -76,9 +75,14 @@ def _activations(config: RunConfig) -> int | None:
     try:
         entry = get_entry(config.network)
         filters = FILTERS[0] * entry.resolved(config.options)["widen_factor"]
-    except (InputError, KeyError, TypeError):  # not a CIFAR network; `build_model` reports wrong options
+        return int(config.recipe.batch_size * (config.image_size or 32) ** 2 * filters)
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+    ):  # not a CIFAR network, or options that `build_model` rejects
         return None
-    return int(config.recipe.batch_size * (config.image_size or 32) ** 2 * filters)
 
 
 def threads_per_operation() -> int | None:

@@ -19,7 +19,14 @@ from keras_preact.errors import Diverged, InputError, WriteError, as_command, fi
 from keras_preact.files import written_aside
 from keras_preact.models import get_entry
 from keras_preact.training.build import build_model, is_mirrored
-from keras_preact.training.callbacks import Recorder, StopRequest, Stopwatch, handles_signals, tensorboard_callbacks
+from keras_preact.training.callbacks import (
+    Recorder,
+    StopRequest,
+    Stopwatch,
+    as_callbacks,
+    handles_signals,
+    tensorboard_callbacks,
+)
 from keras_preact.training.checkpoints import Checkpoint, save_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import (
@@ -72,8 +79,9 @@ def start(
     Args:
         config: the run's configuration.
         out: the folder; must not exist, or must be empty.
-        dataset: the data, for example from arrays. Default: the data that `config` names.
-        callbacks: further Keras callbacks, for example a progress bar. They should only observe the run: it calls
+        dataset: the data, for example from arrays. Default: the data that `config` names. `only` and `image_size` of
+            `config` do not change data that you pass: they must fit.
+        callbacks: one or more Keras callbacks, for example a progress bar. They should only observe the run: it calls
             `fit` several times, which resets their state, and stopping it early is an error.
 
     Returns:
@@ -132,12 +140,15 @@ def starting(
         model: the run's model from `build_model`, for a run on one device. Default: it is built here.
     """
     with collective_errors():
+        callbacks = as_callbacks(callbacks)
         _folder_class().check_free(out)
         check_devices(config.devices)  # before loading data
         if dataset is None:
             dataset = config.load_dataset()
-        elif config.dataset not in ("folder", dataset.name):  # record the name of the actual data
-            config = dataclasses.replace(config, dataset=dataset.name, data_dir=None)
+        else:
+            config.check_selection(dataset)
+            if config.dataset not in ("folder", dataset.name):  # record the name of the actual data
+                config = dataclasses.replace(config, dataset=dataset.name, data_dir=None)
         if config.sync_batch_norm and is_mirrored(config) and get_entry(config.network).has_batch_norm:
             # A rolled stack cannot exchange statistics between devices.
             config = dataclasses.replace(config, options={"rolled": False, **config.options})
@@ -155,7 +166,10 @@ def starting(
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
-    """Raise InputError if the recipe does not fit the data, or a batch cannot be shared equally among the devices."""
+    """Raise InputError if the recipe does not fit the data, a batch cannot be shared equally among the devices, or
+    `run.json` cannot hold the configuration.
+    """
+    config.check_recordable()
     dataset.train.steps_per_epoch(config.recipe.batch_size)
     if isinstance(config.recipe, FastRecipe):
         check_scales(config.recipe, dataset)
@@ -243,6 +257,7 @@ def resuming(
     """Resume a run part by part; arguments as in `resume` and `starting`."""
     with ExitStack() as stack:
         with collective_errors():
+            callbacks = as_callbacks(callbacks)
             folder = _folder_class().open(path)
             _check_unfinished(folder)
             stack.enter_context(folder.held())

@@ -78,6 +78,14 @@ def test_swaps_keep_to_units_of_one_shape(monkeypatch):
         swap(network(8), X, Y)
 
 
+@pytest.mark.parametrize(
+    "measure", [lambda: path_lengths(network(8), X, Y, samples=0), lambda: swap(network(14), X, Y, [-1])]
+)
+def test_bad_numbers_of_paths_and_swaps_are_refused(measure):
+    with pytest.raises(InputError, match=r"is (0|-1); it must be an integer of at least"):
+        measure()
+
+
 def test_paths_are_counted_by_the_binomial_distribution():
     lengths = path_lengths(network(), X, Y, samples=2)
     assert [entry.length for entry in lengths] == list(range(7))

@@ -124,6 +124,19 @@ def test_integers_become_floats_as_the_spec_says():
         assert keras.backend.standardize_dtype(layer(pixels, training=training).dtype) == "float32"
 
 
+@pytest.mark.parametrize("floatx", ["float16", "bfloat16", "float64"])
+def test_every_image_stays_in_its_place_whatever_the_default_float(floatx):
+    """With 16 bits, the rows of the 1,024th image of 32×32 pixels would be counted beyond the largest integer."""
+    images = np.broadcast_to(np.arange(1100.0).reshape(-1, 1, 1, 1), (1100, 32, 32, 1)).astype("float32")
+    before = keras.config.floatx()
+    keras.config.set_floatx(floatx)
+    try:
+        augmented = array(PadCropFlip(0, seed=0, dtype="float32")(images, training=True))
+    finally:
+        keras.config.set_floatx(before)
+    np.testing.assert_array_equal(augmented, images)
+
+
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="elsewhere, arrays have sizes when a model trains")
 def test_images_whose_size_is_unknown_until_they_come():
     import tensorflow as tf

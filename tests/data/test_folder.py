@@ -1,6 +1,8 @@
 """Folders: images of all kinds, and what is refused."""
 
 import copy
+import multiprocessing
+import os
 import pickle
 import sys
 
@@ -140,6 +142,46 @@ def test_a_truncated_image_is_named(folder):
     broken.write_bytes(broken.read_bytes()[:40])
     with pytest.raises(InputError, match=r"train/dogs/1.png cannot be read .*replace or remove it"):
         from_folder(folder).train.batch(np.arange(6))
+
+
+def test_a_damaged_image_of_any_format_is_left_out_by_choice(folder):
+    """Pillow raises many kinds of exceptions: if the header of a PPM image is cut, a ValueError."""
+    whole, broken = folder / "whole.ppm", folder / "train" / "cats" / "half.ppm"
+    Image.new("RGB", (20, 30)).save(whole)
+    broken.write_bytes(whole.read_bytes()[:8])
+    with pytest.raises(InputError, match=r"train/cats/half.ppm cannot be read .*replace or remove it"):
+        from_folder(folder).train.batch(np.arange(6))
+    assert from_folder(folder, skip_corrupt=True).skipped == ("train/cats/half.ppm",)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a link needs a privilege")
+def test_a_link_to_nowhere_is_named(folder):
+    (folder / "train" / "cats" / "link.png").symlink_to(folder / "nowhere.png")
+    with pytest.raises(InputError, match=r"train/cats/link.png cannot be read .*replace or remove it"):
+        from_folder(folder).fingerprint()
+    data = from_folder(folder, skip_corrupt=True)
+    assert data.skipped == ("train/cats/link.png",) and data.fingerprint()
+
+
+def test_hidden_subfolders_have_no_images(folder):
+    for name, count in ((".ipynb_checkpoints", 6), ("visible", 7)):
+        (folder / "train" / "cats" / name).mkdir()
+        Image.new("RGB", (20, 30)).save(folder / "train" / "cats" / name / "1-checkpoint.png")
+        assert len(from_folder(folder).train) == count
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_images_are_read_in_a_forked_process_too(folder):
+    """As in a worker of a PyTorch `DataLoader`, after the parent's threads have read."""
+    data = from_folder(folder, image_size=16)
+    data.train.mean()
+    worker = multiprocessing.get_context("fork").Process(target=data.train.batch, args=(np.arange(6),), daemon=True)
+    worker.start()
+    worker.join(20)
+    status = worker.exitcode
+    worker.kill()
+    assert status == 0
 
 
 def test_bad_folders_are_refused(folder, tmp_path):

@@ -74,7 +74,7 @@ def test_baselines_without_enough_data_are_left_out():
 
 
 def test_next_token_baselines_by_hand():
-    train = (np.array([[1, 2, 1, 2]], "int32"), np.array([[2, 1, 2, 2]], "int32"))
+    train = (np.array([[1, 2], [1, 2]], "int32"), np.array([[2, 1], [2, 2]], "int32"))
     test = (np.array([[1, 2]], "int32"), np.array([[2, 1]], "int32"))
     rules = baselines(dataset(train, test, "next_token", vocabulary=("", "a", "b")))
     assert rules == {"the most frequent token": 50.0, "what most often follows the last token": 0.0}
@@ -113,6 +113,76 @@ def test_bad_input():
         dataset((fine[0], bad[1]), fine, "classification", vocabulary=words, class_names=names)
     with pytest.raises(InputError, match="a test target of made up is 3"):
         dataset((fine[0], fine[0]), (fine[0], bad[0]), "next_token", vocabulary=words)
+
+
+def pair(task, length=6, horizon=2):
+    """Return three sequences and their targets, as the task needs them."""
+    tokens = np.ones((3, length), "int32")
+    if task == "classification":
+        return tokens, np.array([0, 1, 1], "int32")
+    return (tokens, tokens) if task == "next_token" else (np.ones((3, length, 4)), np.ones((3, horizon, 1)))
+
+
+def with_value(array, value):
+    array = array.astype("float64")
+    array[1].flat[-1] = value
+    return array
+
+
+@pytest.mark.parametrize(
+    ("task", "change", "says"),
+    [
+        (
+            "forecast",
+            lambda x, y: (x, y[:, 0, 0]),
+            r"targets of made up have shape \(3,\) .* numbers of shape \(number, h",
+        ),
+        ("forecast", lambda x, y: (x, y[..., 0]), r"targets of made up have shape \(3, 2\)"),
+        ("forecast", lambda x, y: (x[..., 0], y), r"sequences of made up have shape \(3, 6\) .* \(number, length, fea"),
+        ("forecast", lambda x, y: (x[:, :0], y), r"sequences of made up have shape \(3, 0, 4\)"),
+        ("forecast", lambda x, y: (with_value(x, np.nan), y), "sequences of made up are NaN or infinite in example 1"),
+        ("forecast", lambda x, y: (x, with_value(y, -np.inf)), "targets of made up are NaN or infinite in example 1"),
+        ("forecast", lambda x, y: (with_value(x, 1e39), y), "sequences of made up are NaN or infinite in example 1"),
+        (
+            "classification",
+            lambda x, y: (x, y[:, None]),
+            r"targets of made up have shape \(3, 1\) .* integers of shape",
+        ),
+        (
+            "classification",
+            lambda x, y: (x, y.astype(float)),
+            "targets of made up have .* dtype float64; for the task cl",
+        ),
+        ("classification", lambda x, y: (x, y > 0), "targets of made up have .* dtype bool"),
+        ("classification", lambda x, y: (x.astype("float32"), y), "sequences of made up have .* dtype float32"),
+        ("next_token", lambda x, y: (x, y[:, 0]), r"targets of made up have shape \(3,\)"),
+    ],
+)
+@pytest.mark.parametrize("split", ["training", "test"])
+def test_arrays_that_do_not_fit_the_task_are_refused(split, task, change, says):
+    good, bad = pair(task), change(*pair(task))
+    options = {} if task == "forecast" else {"vocabulary": ("", "?"), "class_names": ("no", "yes")}
+    with pytest.raises(InputError, match=f"the {split} {says}"):
+        dataset(*((bad, good) if split == "training" else (good, bad)), task, **options)
+
+
+def test_both_splits_have_the_same_shapes():
+    names = {"vocabulary": ("", "?"), "class_names": ("no", "yes")}
+    with pytest.raises(InputError, match=r"have the shapes \(6, 4\) and \(4, 1\), test .* \(6, 4\) and \(1, 1\); make"):
+        dataset(pair("forecast", horizon=4), pair("forecast", horizon=1), "forecast")
+    with pytest.raises(InputError, match=r"have the shapes \(6,\) and \(\), test sequences and targets \(8,\)"):
+        dataset(pair("classification"), pair("classification", length=8), "classification", **names)
+    tokens, targets = pair("next_token")
+    with pytest.raises(InputError, match=r"have the shape \(6,\), targets \(5,\); pass a target for each token"):
+        dataset((tokens, targets[:, 1:]), (tokens, targets[:, 1:]), "next_token", **names)
+
+
+def test_lists_become_arrays():
+    lists = [[1, 0], [1, 1]], [0, 1]
+    data = dataset(lists, lists, "classification", vocabulary=("", "?"), class_names=("no", "yes"))
+    assert data.train.batch(np.array([1]))[0].tolist() == [[1, 1]] and baselines(data)
+    with pytest.raises(InputError, match="differ in length; cut or pad them"):
+        SequenceSplit([[1, 0], [1]], [0, 1])
 
 
 def test_texts_are_encoded_as_the_training_sentences_were():

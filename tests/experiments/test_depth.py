@@ -130,6 +130,14 @@ def test_the_best_rate_of_the_depth_study_falls_if_intervals_say_so(store, lower
     assert judged(store("depth", confirmed))[3] == verdict
 
 
+def test_the_best_rate_is_undecided_where_no_lower_rate_was_run(store):
+    rows = {"full_preactivation-110-0.1": [36.0], "full_preactivation-110-0.3": [40.0]}
+    rows |= {"full_preactivation-434-0.1": [60.0], "full_preactivation-434-0.3": [50.0]}
+    assert judged(store("depth", rows))[5] == "undecided"
+    lowest = {f"full_preactivation-{at}-{rate:g}": [50.0 + rate] for at in (20, 56) for rate in depth.RATES}
+    assert judged(store("screening", lowest))[4] == "undecided"
+
+
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.0, "agrees"), (12.0, "undecided")])
 def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, tuned, verdict):
     around = [35.0 + tuned + s for s in (-0.1, 0.0, 0.1)]

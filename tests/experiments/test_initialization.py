@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.experiments import initial_gradients, record_initial_gradients, write_results
+from keras_preact.experiments import initial_gradients, keep, record_initial_gradients, write_results
 from keras_preact.experiments.initialization import slope
+from keras_preact.training import RunFolder
 
 SMALL = {"depths": (2, 4, 8), "seeds": 2, "dim": 16, "batch": 8}
 
@@ -66,6 +67,19 @@ def test_the_record_and_the_page(tmp_path):
     assert f"{found[1].exponent:.2f} ± {found[1].standard_error:.2f} | -0.5 |" in page
     with pytest.raises(InputError, match="exists"):
         record_initial_gradients(tmp_path / "results" / "init", **SMALL)
+
+
+def test_a_measurement_that_stops_is_interrupted_and_not_on_the_page(tmp_path, monkeypatch):
+    def stop(order, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_preact.experiments.initialization.initial_gradients", stop)
+    with pytest.raises(KeyboardInterrupt):
+        record_initial_gradients(tmp_path / "init")
+    assert json.loads((tmp_path / "init/run.json").read_text())["status"] == "interrupted"
+    assert "Transformers before training" not in write_results(tmp_path).read_text()
+    with pytest.raises(InputError, match="measure it again"):
+        keep(RunFolder(tmp_path / "init"), tmp_path / "results")
 
 
 def test_two_depths_have_no_error_of_a_fit():

@@ -101,13 +101,24 @@ def test_headings_have_no_links_and_all_links_lead_somewhere(tmp_path):
     """A link in a heading becomes part of its anchor, and cannot be clicked in lists of contents."""
     norms = {str(blocks): [1.0 / blocks] for blocks in (6, 12, 24)}
     found = [{"order": "pre_norm", "norms": norms, "exponent": -1.0, "standard_error": 0.0}]
-    RunFolder.create(tmp_path / "profiles" / "untrained").update_record(kind="initialization", result=found)
+    RunFolder.create(tmp_path / "profiles" / "untrained").update_record(
+        kind="initialization", status="finished", result=found
+    )
+    RunFolder.create(tmp_path / "profiles" / "stopped").update_record(kind="initialization", status="running")
     page = write_results(tmp_path).read_text()
     stored = (ROOT / "results/README.md").read_text(encoding="utf-8")
     assert "## Transformers before training\n" in page and "](profiles/untrained/run.json)" in page
     for folder, text in ((tmp_path, page), (ROOT / "results", stored)):
         assert not re.search(r"^#.*\]\(", text, re.MULTILINE)
         assert not [link for link in re.findall(r"\]\((?!http)([^)#]+)\)", text) if not (folder / link).exists()]
+
+
+def test_a_table_shows_the_names_of_folders_and_classes_as_they_are(tmp_path, made_up_run):
+    config = BUDGETS["deep"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
+    made_up_run(tmp_path / "a|b (1) [x] <i>", dataclasses.replace(config, only=("cat|dog", "<b>")), 10.0)
+    page = write_results(tmp_path).read_text()
+    assert "| [a\\|b (1) \\[x\\] \\<i>](a%7Cb%20%281%29%20%5Bx%5D%20%3Ci%3E/run.json) |" in page
+    assert "(cat\\|dog, \\<b>) |" in page
 
 
 def test_budgets_never_share_a_column(tmp_path, made_up_run):

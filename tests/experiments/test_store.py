@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store
+from keras_preact import InputError
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, keep
 from keras_preact.experiments.store import folder_name, identity, table_of
 from keras_preact.layers import get_shortcut
 from keras_preact.layers.registry import shortcut_config
@@ -249,6 +250,15 @@ def test_a_run_is_found_however_it_is_spelled(tmp_path):
     assert store.find(wanted).folder.path.name == "run0"
     assert [run.config.seed for run in store.with_any_seed(wanted)] == [0, 1]
     assert store.find(config(options={**again, "shortcut": "exclusive_gating(gate_bias=6)"}, recipe=recipe)) is None
+
+
+def test_a_configuration_of_another_version_is_named(tmp_path):
+    record = {"kind": "training", "status": "finished", "config": {**config().to_dict(), "colour": "red"}}
+    run = RunFolder.create(tmp_path / "later")
+    run.update_record(**record)
+    for action in (lambda: Store([tmp_path]), lambda: keep(run, tmp_path / "results")):
+        with pytest.raises(InputError, match=r"later/run.json: .*colour.* update it, or move the run"):
+            action()
 
 
 def test_of_two_copies_of_a_run_every_question_finds_the_same(tmp_path):

@@ -153,6 +153,43 @@ def test_networks_of_every_policy_are_written_in_float32(dtype, tmp_path):
     assert FORMATS[""].open(tmp_path / "network")(np.ones((2, 4), "float32")).dtype == "float32"
 
 
+class Scaled(keras.layers.Layer):
+    """Not registered with Keras."""
+
+    def call(self, x):
+        return 0.5 * x
+
+
+@pytest.mark.parametrize("make", [Scaled, lambda **options: keras.layers.Lambda(lambda x: 0.5 * x, **options)])
+def test_custom_layers_are_copied_in_float32(make, tmp_path):
+    dtype = "mixed_bfloat16"
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, make(dtype=dtype)(keras.layers.Dense(3, dtype=dtype)(inputs)))
+    assert export_model(model, tmp_path / "network") < 1e-4
+
+
+def test_a_layer_that_cannot_be_copied_is_refused(tmp_path):
+    class Odd(Scaled):
+        def __init__(self, factor, **options):
+            super().__init__(**options)
+
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, Odd(object(), dtype="mixed_bfloat16")(inputs), name="odd")
+    with pytest.raises(InputError, match=r"odd cannot be copied in float32 \(.*\); return all constructor arguments"):
+        export_model(model, tmp_path / "network")
+
+
+class Subclassed(keras.Model):
+    def call(self, x):
+        return x
+
+
+@pytest.mark.parametrize("make", [Subclassed, lambda: keras.Sequential([keras.layers.Dense(3)])])
+def test_models_without_inputs_are_refused(make, tmp_path):
+    with pytest.raises(InputError, match="is not a functional model; make it one"):
+        export_model(make(), tmp_path / "network")
+
+
 def test_several_inputs_are_refused(tmp_path):
     one, other = keras.Input((4,)), keras.Input((4,))
     with pytest.raises(InputError, match="has 2 inputs and 1 outputs; export needs one of each"):

@@ -201,6 +201,11 @@ def test_a_custom_shortcut_that_changes_the_shape_receives_the_arguments_that_it
         ("dropout(rate=1.5)", "rate is 1.5"),
         ("conv(normalize='batc')", "unknown normalization 'batc'"),
         ("conv(strides=0)", "the shortcut's strides is 0"),
+        ("constant_scaling(shortcut=1e999)", "constant_scaling's shortcut is inf; it must be a finite number$"),
+        ("constant_scaling(residual='a')", "constant_scaling's residual is 'a'"),
+        ("highway(gate_bias=-1e999)", "gate_bias is -inf"),
+        ("exclusive_gating(gate_bias=True)", "gate_bias is True"),
+        ("scaled_residual(initial=1e39)", "initial is 1e\\+39"),
     ],
 )
 def test_get_shortcut_rejects_invalid_text(text, message):
@@ -211,6 +216,28 @@ def test_get_shortcut_rejects_invalid_text(text, message):
 def test_text_cannot_set_arguments_of_the_unit():
     with pytest.raises(InputError, match="the unit sets dtype; conv accepts strides, "):
         get_shortcut("conv(dtype='float32')", dtype="mixed_bfloat16")
+
+
+def test_a_custom_shortcut_whose_copy_would_lose_an_argument_is_refused():
+    from keras_preact.layers import ResidualUnit
+
+    class Forgets(Shortcut):
+        def __init__(self, *, factor=0.5, **kwargs):
+            super().__init__(**kwargs)
+            self.factor = factor
+
+        def call(self, x, residual):
+            return self.factor * x + residual
+
+    class Damped(Forgets):
+        def get_config(self):
+            return {**super().get_config(), "factor": self.factor}
+
+    for kind in (Forgets, type("Inherits", (Forgets,), {})):
+        with pytest.raises(InputError, match=f"{kind.__name__} lacks factor, .*; return factor from get_config"):
+            ResidualUnit(4, shortcut=kind(factor=0.25))
+    unit = ResidualUnit(4, shortcut=Damped(factor=0.25), zero_init_residual=True)
+    np.testing.assert_array_equal(array(unit(X)), 0.25 * X)
 
 
 def test_a_custom_shortcut_works_in_a_unit():

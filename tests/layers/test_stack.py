@@ -9,7 +9,8 @@ import pytest
 from harness import all_weights, array, assert_equal_stacks, check_layer, train_stack
 
 from keras_preact import InputError
-from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack
+from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack, freeze_batch_norms
+from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.functional import named_variables
 from keras_preact.models import unroll
 
@@ -263,10 +264,50 @@ class HalvesItsKernel(keras.layers.Layer):
         return x @ self.kernel
 
 
+@keras.saving.register_keras_serializable(package="tests")
+class Normalized(keras.layers.Layer):
+    """x + BN(W x). Its `call` has no `training`: the norm finds the value of the call in progress."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(6, name="dense")
+        self.norm = keras.layers.BatchNormalization(name="norm")
+
+    def build(self, input_shape):
+        self.dense.build(input_shape)
+        self.norm.build(input_shape)
+        super().build(input_shape)
+
+    def call(self, x):
+        return x + self.norm(self.dense(x))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Penalized(keras.layers.Layer):
+    """Adds a loss for each example."""
+
+    def call(self, x):
+        self.add_loss(0.1 * keras.ops.mean(x**2, axis=1))
+        return keras.ops.tanh(x)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Scaled(keras.layers.Layer):
+    """Multiplies by a constant tensor, besides a weight."""
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(shape=(6, 6), name="kernel")
+        self.scale = keras.ops.convert_to_tensor(0.5)
+
+    def call(self, x):
+        return keras.ops.tanh(x @ self.kernel) * self.scale
+
+
 class TestCustomUnits:
     """What units of other programs do in `build` and `call` is the same in a rolled stack."""
 
     x = np.ones((4, 6), "float32")
+    images = np.random.default_rng(2).normal(size=(4, 6)).astype("float32")
 
     def stack(self, unit, rolled, **options):
         stack = UnitStack(unit, N, rolled=rolled, **options)
@@ -312,6 +353,67 @@ class TestCustomUnits:
         for stack in (rolled, unrolled):
             stack(self.x, training=True)
         np.testing.assert_allclose(array(rolled(self.x)), array(unrolled(self.x)), rtol=1e-4, atol=1e-6)
+
+    def test_a_step_with_weights_that_a_unit_assigns_is_the_same_rolled(self):
+        unit = keras.layers.SpectralNormalization(keras.layers.Dense(6, name="dense"))
+        rolled, unrolled = (self.stack(unit, value) for value in (True, False))
+        for k in range(N):
+            unrolled.set_unit_weights(k, rolled.unit_weights(k))
+        assert_equal_stacks(rolled, unrolled, self.images, 1e-4)
+
+    @pytest.mark.parametrize("remat", ["unit", "segment"])
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_recomputed_norm_is_in_training_if_the_call_does_not_say_so(self, rolled, remat):
+        stored, recomputed = (self.stack(Normalized(), rolled, remat=value) for value in ("none", remat))
+        for k in range(N):
+            recomputed.set_unit_weights(k, stored.unit_weights(k))
+        assert_equal_stacks(stored, recomputed, self.images, 1e-5)
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_norms_that_are_trainable_again_update_their_statistics(self, rolled):
+        stack = self.stack(
+            keras.Sequential([keras.layers.Dense(6), keras.layers.BatchNormalization(name="norm")]), rolled
+        )
+        freeze_batch_norms(stack)
+        train_stack(stack, self.images)
+        for norm in batch_norms(stack):
+            norm.trainable = True
+        train_stack(stack, self.images)
+        assert all(np.any(array(stack.unit_weights(k)["norm/moving_mean"])) for k in range(N))
+
+    def test_if_the_first_unit_is_frozen_the_others_update_their_statistics(self):
+        stack = self.stack(Normalized(), rolled=False, remat="unit")
+        stack.units[0].trainable = False
+        train_stack(stack, self.images)
+        moved = [bool(np.any(array(stack.unit_weights(k)["norm/moving_mean"]))) for k in range(N)]
+        assert moved == [False, True, True, True, True]
+
+    def test_a_unit_without_variables_is_repeated(self):
+        rolled, unrolled = (self.stack(Penalized(), value) for value in (True, False))
+        np.testing.assert_allclose(array(rolled(self.images)), array(unrolled(self.images)), rtol=1e-6)
+        rolled, unrolled = (train_stack(stack, self.images)[0] for stack in (rolled, unrolled))
+        np.testing.assert_allclose(rolled, unrolled, rtol=1e-6)
+
+    def test_constants_are_refused_where_tensorflow_cannot_recompute_them(self):
+        for rolled, remat in ((True, "none"), (False, "unit")):
+            train_stack(self.stack(Scaled(), rolled, remat=remat), self.images)
+        stack = self.stack(Scaled(), True, remat="unit")
+        stack(self.images)
+        if keras.backend.backend() == "tensorflow":
+            with pytest.raises(InputError, match="store a number or an array of NumPy instead"):
+                train_stack(stack, self.images)
+
+    @pytest.mark.parametrize("make", [lambda x: keras.Sequential([x]), keras.layers.SpectralNormalization])
+    def test_units_of_a_loaded_model_have_weights_of_their_own(self, make, tmp_path):
+        inputs = keras.Input((6,))
+        model = keras.Model(inputs, UnitStack(make(keras.layers.Dense(6)), 3, rolled=False)(inputs))
+        model.save(tmp_path / "model.keras")
+        loaded = keras.models.load_model(tmp_path / "model.keras")
+        assert loaded.count_params() == model.count_params()
+        np.testing.assert_allclose(array(loaded(self.images)), array(model(self.images)), rtol=1e-6)
+        loaded.save(tmp_path / "again.keras")
+        again = keras.models.load_model(tmp_path / "again.keras")
+        np.testing.assert_allclose(array(again(self.images)), array(model(self.images)), rtol=1e-6)
 
     @pytest.mark.parametrize("remat", ["none", "unit"])
     @pytest.mark.parametrize("rolled", [True, False])
@@ -666,6 +768,11 @@ class TestErrors:
             UnitStack(ResidualUnit(16), 3, vary={"drop_path": [0.1, 0.2]})
         with pytest.raises(InputError, match=r"epsilon cannot differ .* drop_path"):
             UnitStack(ResidualUnit(16), 2, rolled=True, vary={"epsilon": [1e-5, 1e-3]})
+        for wrong in (1.5, -0.1, math.nan, "half"):
+            with pytest.raises(InputError, match="drop_path"):
+                UnitStack(ResidualUnit(16, drop_path=0.1), 2, rolled=True, vary={"drop_path": [0.1, wrong]})
+        with pytest.raises(InputError, match="vary names color, which is no argument of ResidualUnit"):
+            UnitStack(ResidualUnit(16), 2, rolled=False, vary={"color": [1, 2]})
         with pytest.raises(InputError, match=r"no variable drop_path/rate to vary; set the unit's drop_path above 0"):
             UnitStack(ResidualUnit(16), 2, rolled=True, vary={"drop_path": [0.0, 0.1]}).build((1, 8, 8, 16))
 

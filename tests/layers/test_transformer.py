@@ -338,6 +338,12 @@ def test_a_custom_shortcut(rolled, sequences):
         (lambda: EncoderBlock(2, normalization="batch"), "unknown normalization 'batch'"),
         (lambda: EncoderBlock(2, dropout=1.0), "dropout is 1.0"),
         (lambda: deepnorm(0), "depth is 0"),
+        (lambda: EncoderBlock(2, gain=float("nan")), "gain is nan"),
+        (lambda: SelfAttention(2, gain=0.0), "gain is 0.0; it must be greater than 0"),
+        (lambda: FeedForwardUnit(gain=-1.0), "gain is -1.0"),
+        (lambda: SelfAttention(2)(keras.Input((4, None))), "attention expects sequences .* of a known width"),
+        (lambda: FeedForwardUnit(name="ffn")(np.ones((2, 8), "float32")), "ffn expects sequences"),
+        (lambda: EncoderBlock(2)(np.ones((2, 8), "float32")), "attention expects sequences"),
     ],
 )
 def test_bad_input(make, sentence):

@@ -1,8 +1,10 @@
 """Cards of trained networks: each statement comes from the catalogue or the stored runs."""
 
+import re
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from keras_preact.cli import main
@@ -18,6 +20,17 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_is_the_generated_one():
     assert (ROOT / "docs/pretrained.md").read_text(encoding="utf-8") == page()
+
+
+@pytest.mark.thorough
+def test_the_page_s_network_for_other_classes_refuses_images_that_are_not_uint8():
+    code = re.findall(r"```python\n(.*?)```", page(), re.DOTALL)[:2]
+    names = {}
+    exec("".join(code), names)
+    images = np.zeros((1, *names["network"].input_shape[1:]))
+    assert names["network"].predict(images.astype("uint8"), verbose=0).shape == (1, 3)
+    with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
+        names["network"].predict(images, verbose=0)
 
 
 @pytest.mark.parametrize("name", catalogue())

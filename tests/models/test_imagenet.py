@@ -1,6 +1,7 @@
 """The ImageNet networks: exact counts, both orders, the special case of the stem."""
 
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -111,6 +112,13 @@ def test_the_small_stem_keeps_the_resolution():
     assert model.get_layer("stage4_unit02").output.shape == (None, 4, 4, 512)
 
 
-def test_an_unknown_depth_is_refused():
-    with pytest.raises(InputError, match="of depth 20; choose one of 18, 34, 50, 101, 152, 200"):
-        imagenet_resnet(20)
+@pytest.mark.parametrize("depth", [20, 18.0, "18", [18]])
+def test_an_unknown_depth_is_refused(depth):
+    named = re.escape(f"of depth {depth!r}; choose one of 18, 34, 50, 101, 152, 200")
+    with pytest.raises(InputError, match=named):
+        imagenet_resnet(depth)
+
+
+def test_rolled_is_a_flag():
+    with pytest.raises(InputError, match="rolled is 'yes'; it must be True or False"):
+        imagenet_resnet(18, rolled="yes")

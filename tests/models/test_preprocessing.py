@@ -81,6 +81,11 @@ def test_images_of_any_size_and_files(tmp_path):
         np.testing.assert_allclose(again.predict_on_batch(image), model.predict_on_batch(image), atol=1e-5)
 
 
+def test_pixels_scaled_to_1_are_refused_and_not_taken_for_black():
+    with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
+        with_preprocessing(small()).predict(slope(80, 120)[None] / 255, verbose=0)
+
+
 def test_channels_first():
     model = with_preprocessing(small(data_format="channels_first", input_shape=(3, 64, 64)))
     last = with_preprocessing(small())

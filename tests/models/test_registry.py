@@ -16,6 +16,8 @@ def test_every_name_is_that_of_its_builder():
     assert get_network("preact-resnet18") is NETWORKS["preact_resnet18"]
     with pytest.raises(InputError, match=r"unknown network 'preact_resnet19'.*preact_resnet18"):
         get_entry("preact_resnet19")
+    with pytest.raises(InputError, match="unknown network <function"):
+        get_entry(get_network("cifar_resnet"))
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -86,6 +88,8 @@ def test_only_transformers_accept_sequences():
     assert get_entry("transformer").on_sequences(inputs, head, SMALL["transformer"]).output_shape == (None, 3)
     with pytest.raises(InputError, match="cifar_resnet accepts images, not sequences; use one of transformer, prenorm"):
         get_entry("cifar_resnet").on_sequences(inputs, head, {})
+    with pytest.raises(InputError, match="patch divides images, but the data are sequences; leave it out"):
+        get_entry("prenorm_transformer").on_sequences(inputs, head, {"patch": 4})
 
 
 def test_what_a_run_starts_from():

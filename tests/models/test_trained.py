@@ -216,6 +216,20 @@ def test_a_copy_of_a_network_that_takes_pixels_as_they_are_refuses_others():
             copy(network).predict(ones, verbose=0)
 
 
+def test_inputs_of_several_dtypes_may_come_by_name():
+    """In any order: sorted by name, the ages would come before the pixels."""
+    pixels, age = keras.Input((4,), dtype="uint8", name="pixels"), keras.Input((1,), name="age")
+    joined = keras.layers.Concatenate()([keras.layers.Rescaling(1 / 255)(pixels), age])
+    images, years = np.ones((2, 4), "uint8"), np.ones((2, 1), "float32")
+    for inputs in ([pixels, age], {"pixels": pixels, "age": age}):
+        model = require_uint8(keras.Model(inputs, keras.layers.Dense(2)(joined)))
+        model.compile("sgd", "mse")
+        model.fit({"pixels": images, "age": years}, np.zeros((2, 2)), verbose=0)
+        assert model.predict({"age": years, "pixels": images}, verbose=0).shape == (2, 2)
+        with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
+            model.predict({"pixels": images / 255, "age": years}, verbose=0)
+
+
 def test_a_sequential_model_refuses_other_pixels_too():
     inputs = keras.Input((2,), dtype="uint8")
     model = require_uint8(keras.Sequential([inputs, keras.layers.Rescaling(1 / 255)]))

@@ -13,7 +13,7 @@ from harness import array, disturb, write_weights
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
-from keras_preact.layers import ConvShortcut
+from keras_preact.layers import ConvShortcut, UnitStack
 from keras_preact.models import (
     Classification,
     Series,
@@ -116,6 +116,68 @@ def test_a_network_inside_another(tmp_path):
         disturb(model)
         load_weights(other, write_weights(model, tmp_path / f"nested{suffix}"))
         assert all(np.array_equal(values(other)[name], value) for name, value in values(model).items())
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".safetensors"])
+def test_default_names_of_layers_may_have_other_numbers(suffix, tmp_path):
+    """Of a head without a name, of a network inside another, and of the layers in the units of a stack."""
+
+    def network(rolled):
+        unit = keras.Sequential([keras.layers.Dense(4), keras.layers.Dense(4)])
+        units = UnitStack(unit, 3, rolled=rolled, name="stage1_stack")
+        inner = keras.Sequential([keras.Input((4,)), units, keras.layers.Dense(4)])
+        return keras.Sequential([keras.Input((4,)), inner, keras.layers.Dense(4), keras.layers.Dense(4)])
+
+    x = np.random.default_rng(0).normal(size=(2, 4)).astype("float32")
+    for saved, loaded in itertools.product((True, False), repeat=2):
+        keras.backend.clear_session()
+        model = network(saved)
+        for _ in range(9 - int(keras.layers.Dense(1).name.removeprefix("dense_"))):
+            keras.layers.Dense(1)  # the next names are dense_9 and dense_10
+        other = network(loaded)
+        disturb(model)
+        load_weights(other, write_weights(model, tmp_path / f"saved{suffix}"))
+        np.testing.assert_allclose(array(other(x)), array(model(x)), rtol=1e-5)
+
+
+def test_default_names_of_another_network_are_not_renumbered(tmp_path):
+    def network(count):
+        return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(count))])
+
+    save_safetensors(network(3), tmp_path / "saved.safetensors")
+    with pytest.raises(InputError, match=r"has 6 variables that .* lacks, .* lacks 4 variables"):
+        load_weights(network(2), tmp_path / "saved.safetensors")
+
+
+def rolled_network():
+    return keras.Sequential([keras.Input((4,)), UnitStack(keras.layers.Dense(4), 2, rolled=True)])
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.net = rolled_network()
+        self.head = keras.layers.Dense(2)
+
+    def call(self, x):
+        return self.head(self.net(x))
+
+
+def in_time():
+    return keras.Sequential([keras.Input((3, 4)), keras.layers.TimeDistributed(rolled_network())])
+
+
+@pytest.mark.parametrize(("make", "shape"), [(Subclassed, (1, 4)), (in_time, (1, 3, 4))])
+def test_rolled_networks_inside_other_layers_load_in_the_saved_form(make, shape, tmp_path):
+    x = np.random.default_rng(0).normal(size=shape).astype("float32")
+    saved, loaded = make(), make()
+    for model in (saved, loaded):
+        model(x)
+    disturb(saved)
+    for suffix in (".weights.h5", ".safetensors"):
+        load_weights(loaded, write_weights(saved, tmp_path / f"saved{suffix}"))
+        np.testing.assert_allclose(array(loaded(x)), array(saved(x)), rtol=1e-5)
+        disturb(loaded)
 
 
 @pytest.mark.sampled(4)

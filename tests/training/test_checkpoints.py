@@ -44,6 +44,22 @@ def test_everything_comes_back_to_the_bit(tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+def test_a_layer_in_bfloat16_comes_back_to_the_bit(tmp_path):
+    made, other = (model_in_bfloat16(seed) for seed in (1, 2))
+    Checkpoint(tmp_path, made).save(step=3)
+    assert Checkpoint(tmp_path, other).restore() == 3
+    for found, expected in zip(other.variables, made.variables, strict=True):
+        np.testing.assert_array_equal(array(found), array(expected))
+
+
+def model_in_bfloat16(seed):
+    initializer = keras.initializers.RandomNormal(seed=seed)
+    dense = keras.layers.Dense(3, kernel_initializer=initializer, dtype="bfloat16")
+    made = keras.Sequential([keras.Input((2,)), dense])
+    made.compile("sgd", "mse")
+    return made
+
+
 def test_the_random_state_is_part_of_it(tmp_path):
     made = model()
     names = [variable.path for variable in Checkpoint(tmp_path, made).variables()]

@@ -126,6 +126,38 @@ def test_the_time_of_a_run_leaves_out_that_of_the_other(tmp_path):
     assert seconds[1] >= 4.0 and sum(seconds) <= time.perf_counter() - began
 
 
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../esc", "/tmp/esc", "a\\b", "a\n", "run.json", "Metrics.csv", "checkpoints", 8]
+)
+def test_a_name_that_is_no_new_subfolder_is_refused(tmp_path, name):
+    with pytest.raises(InputError, match=r"a run of a comparison cannot be named .*use the name of a subfolder"):
+        compare({"a": RunConfig(options={"depth": 8}), name: RunConfig(options={"depth": 8})}, tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_callbacks_that_are_no_function_are_refused(tmp_path):
+    with pytest.raises(InputError, match="must be a function"):
+        compare({"a": RunConfig(options={"depth": 8})}, tmp_path / "out", [])
+    with pytest.raises(InputError, match="must be a function"):
+        resume_comparison(tmp_path, keras.callbacks.Callback())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_killed_after_its_first_record_is_resumed(tmp_path, monkeypatch):
+    configs = orders(RunConfig(options={"depth": 8}, image_size=8, recipe=Recipe("test", steps=1, batch_size=8)))
+
+    def killed(*arguments):
+        raise SystemExit
+
+    monkeypatch.setattr("keras_preact.training.comparison._train", killed)
+    with pytest.raises(SystemExit):
+        compare(configs, tmp_path / "run")
+    assert RunFolder.open(tmp_path / "run").record()["status"] == "running"
+    monkeypatch.setattr("keras_preact.training.comparison._train", lambda folder, *others: folder.record()["kind"])
+    RunFolder(tmp_path / "run").update_record(status=None)  # as older versions left it
+    assert resume_comparison(tmp_path / "run") == "comparison"
+
+
 def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):
     configs = orders(RunConfig(options={"depth": 8}))
     configs["full_preactivation"] = RunConfig(options={"depth": 21})

@@ -1,6 +1,7 @@
 """What is chosen for the device, and that a choice it cannot follow is refused."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -10,7 +11,32 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.training import device
-from keras_preact.training.device import make_deterministic
+from keras_preact.training.device import make_deterministic, seeded
+
+
+def drawn():
+    """Return a number of each global generator."""
+    numbers = [random.random(), np.random.uniform(), float(keras.random.uniform(()))]
+    if keras.backend.backend() == "torch":
+        import torch
+
+        numbers.append(float(torch.rand(())))
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        numbers.append(float(tf.random.uniform(())))
+    return numbers
+
+
+def test_a_block_has_its_seed_and_the_program_goes_on_with_its_own_numbers():
+    keras.utils.set_random_seed(1)
+    expected = [drawn(), drawn()]
+    keras.utils.set_random_seed(1)
+    assert drawn() == expected[0]
+    with pytest.raises(ZeroDivisionError), seeded(1):
+        assert drawn() == expected[0]
+        raise ZeroDivisionError
+    assert drawn() == expected[1]
 
 
 def test_a_precision_that_the_backend_lacks_is_refused(monkeypatch):

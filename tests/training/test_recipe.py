@@ -1,5 +1,6 @@
 """The paper's recipe as data, and the optimizer and schedules that it stands for."""
 
+import dataclasses
 import json
 
 import keras
@@ -19,6 +20,7 @@ from keras_preact.training import (
     StepSchedule,
     get_recipe,
 )
+from keras_preact.training.recipe import KINDS
 
 
 def rates(schedule, steps, at):
@@ -291,6 +293,63 @@ def test_a_cosine_with_the_papers_warm_up_holds_its_rate_then_falls_to_zero():
     assert Recipe.from_dict(recipe.to_dict()) == recipe
     with pytest.raises(InputError, match="warmup_learning_rate"):
         CosineSchedule(warmup_learning_rate=-1)
+
+
+# ---- subclasses, and what a newer version wrote --------------------------------------------------------------------
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    """The table of the subclasses, which is set back after the test."""
+    monkeypatch.setattr("keras_preact.training.recipe.KINDS", dict(KINDS))
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_subclass_comes_back_as_itself_by_its_name_or_its_kind():
+    class Plain(Recipe):
+        pass
+
+    @dataclasses.dataclass(frozen=True)
+    class WithField(AdamRecipe, kind="mine"):
+        sizes: tuple[float, ...] = (0.1,)
+
+    for made, name in ((Plain("a", 1), "Plain"), (WithField("b", 1, sizes=(0.5, 1.0)), "mine")):
+        data = json.loads(json.dumps(made.to_dict()))
+        again = Recipe.from_dict(data)
+        assert data["kind"] == name and type(again) is type(made) and again == made
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_class_that_is_unknown_or_not_the_only_one_of_its_kind_is_refused():
+    first = type("Mine", (Recipe,), {})("a", 1)
+    second = type("Mine", (Recipe,), {})("a", 1)
+    assert type(Recipe.from_dict(second.to_dict())) is type(second)
+    with pytest.raises(InputError, match="another class was defined with the kind of Mine; create the recipe again"):
+        first.to_dict()
+    with pytest.raises(InputError, match="the kind 'Other', which is not defined here; import its subclass"):
+        Recipe.from_dict({**second.to_dict(), "kind": "Other"})
+    with pytest.raises(InputError, match="'adam' is the kind of AdamRecipe; define adam with another kind"):
+        type("adam", (Recipe,), {})
+
+
+def test_a_schedule_that_could_not_be_recorded_is_refused():
+    with pytest.raises(InputError, match="it must be a StepSchedule or CosineSchedule"):
+        a_recipe(schedule=type("Mine", (CosineSchedule,), {})())
+
+
+def test_what_a_newer_version_recorded_is_refused():
+    data = a_recipe().to_dict()
+    for newer in ({**data, "new": 1}, {**data, "schedule": {**data["schedule"], "new": 1}}):
+        with pytest.raises(InputError, match=r"has no new: .* a newer version of keras_preact; update it"):
+            Recipe.from_dict(newer)
+    with pytest.raises(InputError, match="unknown schedule 'linear'"):
+        Recipe.from_dict({**data, "schedule": {"kind": "linear"}})
+
+
+def test_numpys_numbers_are_recorded_as_pythons():
+    made = a_recipe(steps=np.int64(2), momentum=np.float32(0.5), schedule=CosineSchedule(np.float32(0.25), np.int8(3)))
+    assert Recipe.from_dict(json.loads(json.dumps(made.to_dict()))) == made
+    assert json.dumps(StepSchedule(drops=(np.int64(500),)).drops) == "[500]"
 
 
 @pytest.mark.parametrize("name", RECIPES)

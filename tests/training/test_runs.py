@@ -17,7 +17,7 @@ from harness import (
 from keras_preact import InputError
 from keras_preact.training import RunFolder, RunLocked, next_free_folder
 from keras_preact.training.provenance import environment
-from keras_preact.training.runs import LOCK, METRICS, metrics_summary
+from keras_preact.training.runs import FORMAT, LOCK, METRICS, metrics_summary
 
 
 def row(step):
@@ -215,6 +215,16 @@ def test_records_of_another_shape_are_one_sentence(text, tmp_path):
     folder.record_path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(InputError, match=r"run\.json"):
         folder.training()
+
+
+@pytest.mark.parametrize("newer", [FORMAT + 1, "3.1"])
+def test_a_record_of_a_newer_version_is_refused_and_not_called_damaged(newer, tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.update_record(kind="training")
+    record = json.loads(folder.record_path.read_text())
+    folder.record_path.write_text(json.dumps({**record, "format": newer}))
+    with pytest.raises(InputError, match=r"run\.json was written by a newer version of keras_preact; update it"):
+        folder.record()
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -31,6 +31,13 @@ def test_a_thread_needs_enough_activations(batch, side, cores, threads):
     assert threads_for(batch * side**2 * 16, cores) == threads
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"widen_factor": float("nan")}, {"widen_factor": float("inf")}, {"widen_factor": "2"}, {"deep": 20}]
+)
+def test_options_that_the_network_will_refuse_choose_nothing(wrong):
+    assert choose_threads(RunConfig(options=wrong)) is None
+
+
 @TENSORFLOW
 def test_small_batches_run_one_thread_per_operation_and_the_run_records_it():
     """Large batches, networks that were not measured, and options that `build_model` will refuse change nothing."""

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import random
 import shutil
 import signal
 import subprocess
@@ -17,7 +18,8 @@ from harness import StopAfter, array
 
 from keras_preact import InputError
 from keras_preact.data import bundled_cifar10, from_arrays
-from keras_preact.layers import UnitStack
+from keras_preact.layers import ExclusiveGating, UnitStack
+from keras_preact.losses import SmoothedCrossEntropy
 from keras_preact.models import cifar_resnet, load_model, reestimate_statistics, resized
 from keras_preact.models.summary import multiply_adds
 from keras_preact.training import (
@@ -30,6 +32,7 @@ from keras_preact.training import (
     RunFolder,
     RunLocked,
     evaluate,
+    get_recipe,
     resume,
     start,
 )
@@ -166,6 +169,10 @@ def test_a_run_does_not_go_on_with_another_configuration(tiny_dataset, tmp_path)
 
 def test_the_configuration_of_a_damaged_record_is_refused():
     data = CONFIG.to_dict()
+    with pytest.raises(
+        InputError, match=r"RunConfig has no sed: .* written by a newer version of keras_preact; update"
+    ):
+        RunConfig.from_dict({**data, "sed": 3})
     for broken in ({**data, "sed": 3}, {key: data[key] for key in data if key != "recipe"}, {**data, "recipe": 3}, []):
         with pytest.raises(InputError, match="a recorded configuration cannot be read"):
             RunConfig.from_dict(broken)
@@ -328,14 +335,10 @@ def test_mixed_precision_trains_and_sets_the_policy_back(precision, tiny_dataset
     assert model.get_layer("stage1_unit01").compute_dtype == precision.removeprefix("mixed_")
 
 
-HALF = {"precision": "mixed_float16"}, {"options": {**CONFIG.options, "dtype": "mixed_float16"}}
-
-
 @pytest.mark.thorough
-@pytest.mark.parametrize("how", HALF)
-def test_float16_scales_its_loss_and_does_so_again_when_it_is_loaded(how, tiny_dataset, tmp_path):
+def test_float16_scales_its_loss_and_does_so_again_when_it_is_loaded(tiny_dataset, tmp_path):
     """However it is loaded: the loss scale is a part of the saved optimizer, with its state."""
-    config = dataclasses.replace(CONFIG, **how, recipe=dataclasses.replace(RECIPE, steps=3))
+    config = dataclasses.replace(CONFIG, precision="mixed_float16", recipe=dataclasses.replace(RECIPE, steps=3))
     assert type(build_model(config, tiny_dataset).optimizer) is keras.optimizers.LossScaleOptimizer
     with pytest.raises(Interrupted):
         start(config, tmp_path / "run", dataset=tiny_dataset, callbacks=[StopAfter(2)])
@@ -355,8 +358,8 @@ def test_other_precisions_scale_no_loss(how, tiny_dataset):
 
 
 def test_a_forecasters_loss_is_scaled_too():
-    options = {"depth": 1, "dim": 8, "heads": 2, "dtype": "mixed_float16"}
-    config = RunConfig("prenorm_transformer", options, dataset="weather", recipe=Recipe("mine", steps=1))
+    options, recipe = {"depth": 1, "dim": 8, "heads": 2}, Recipe("mine", steps=1)
+    config = RunConfig("prenorm_transformer", options, dataset="weather", recipe=recipe, precision="mixed_float16")
     model = build_model(config, config.load_dataset())
     assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
 
@@ -488,10 +491,113 @@ def test_bad_configurations_leave_nothing_behind(tiny_dataset, tmp_path):
         ({"network": "resnet"}, "unknown network 'resnet'"),
         ({"precision": "float8"}, "unknown precision 'float8'"),
         ({"recipe": dataclasses.replace(RECIPE, batch_size=61)}, "does not fit 60 training examples"),
+        ({"recipe": Unrecordable("mine", 1, 10)}, "the recipe's path is .*, which run.json cannot hold"),
+        ({"recipe": OwnInit()}, "cannot be restored from run.json; make everything that OwnInit adds a field"),
+        ({"options": {"depth": 8, "shortcut": ExclusiveGating()}}, "the option shortcut is .*ExclusiveGating"),
+        ({"only": ("0", "1")}, r"only is \('0', '1'\), but the data that were passed have the classes 0, 1, 2; select"),
+        ({"image_size": 16}, "image_size is 16, but the data that were passed have images of 8×8 pixels; scale"),
+        *(
+            ({"options": {"depth": 8, name: value}}, f"a run chooses {name} itself")
+            for name, value in (
+                *(("classes", 3), ("input_shape", (8, 8, 3)), ("input_tensor", None), ("include_top", False)),
+                *(("pooling", "avg"), ("classifier_activation", "softmax"), ("dtype", "bfloat16")),
+            )
+        ),
     ):
         with pytest.raises(InputError, match=message):
             start(dataclasses.replace(CONFIG, **change), tmp_path / "run", dataset=tiny_dataset)
         assert not (tmp_path / "run").exists()
+
+
+@dataclasses.dataclass(frozen=True)
+class Unrecordable(Recipe):
+    path: type = Path
+
+
+class OwnInit(Recipe):
+    def __init__(self):
+        super().__init__("mine", 1, 10)
+
+
+def test_arguments_of_other_types_leave_nothing_behind(whole, tiny_dataset, tmp_path):
+    arrays = (tiny_dataset.train, tiny_dataset.test)
+    for change, message in (
+        ({"dataset": arrays}, "dataset is a tuple; pass a data set"),
+        ({"callbacks": [3]}, "3 is not a callback"),
+        ({"callbacks": print}, "<built-in function print> is not a callback"),
+    ):
+        with pytest.raises(InputError, match=message):
+            start(CONFIG, tmp_path / "run", **{"dataset": tiny_dataset, **change})
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match="dataset is a tuple; pass a data set"):
+        evaluate(whole.path, dataset=arrays)
+
+
+@pytest.mark.thorough
+def test_data_that_were_selected_as_configured_are_accepted(tmp_path):
+    config = dataclasses.replace(CONFIG, dataset="bundled", only=["cat", "dog"], image_size=np.int64(8))
+    config = dataclasses.replace(config, recipe=dataclasses.replace(RECIPE, steps=1))
+    folder = start(config, tmp_path / "run", config.load_dataset(), keras.callbacks.Callback())
+    assert RunConfig.from_dict(folder.record()["config"]) == config and evaluate(folder.path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"network": cifar_resnet}, "the network is <function cifar_resnet .*; a configuration names it"),
+        ({"dataset": None}, "the dataset is None; a configuration names it, for example 'bundled'"),
+        ({"options": [("depth", 8)]}, "it must be a dictionary"),
+        ({"options": {8: 8}}, "it must be a dictionary"),
+        ({"only": "cat"}, "only is 'cat'; it must be a tuple of names"),
+        ({"recipe": "papre"}, "unknown recipe 'papre'"),
+        ({"deterministic": "False"}, "deterministic is 'False'; it must be True or False"),
+        ({"seed": np.float64(3)}, "the seed is 3.0; it must be an integer"),
+    ],
+)
+def test_values_of_another_type_are_no_configuration(change, message):
+    with pytest.raises(InputError, match=message):
+        RunConfig(**change)
+
+
+def test_a_configuration_accepts_numpys_numbers_paths_and_names_of_recipes(tmp_path):
+    options = {"depth": np.int64(8), "drop_path": np.float32(0.5)}
+    config = RunConfig(options=options, data_dir=tmp_path, recipe="paper", seed=np.int64(3), deterministic=np.bool_(0))
+    again = RunConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert (
+        again
+        == config
+        == RunConfig(options={"depth": 8, "drop_path": 0.5}, data_dir=str(tmp_path), recipe=get_recipe("paper"), seed=3)
+    )
+
+
+def test_a_run_has_the_weights_of_its_seed_and_leaves_the_program_its_random_numbers(tiny_dataset):
+    weights, drawn = [], []
+    for _ in range(2):
+        weights.append(build_model(CONFIG, tiny_dataset).get_weights())
+        drawn.append((random.random(), np.random.uniform(), float(keras.random.uniform(()))))
+    keras.utils.set_random_seed(0)  # as before the test
+    assert drawn == [(random.random(), np.random.uniform(), float(keras.random.uniform(()))) for _ in range(2)]
+    for one, again in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, again)
+
+
+class Smooth(Recipe):
+    """A recipe with a loss of its own."""
+
+    def loss(self, task):
+        return SmoothedCrossEntropy(0.9)
+
+
+@pytest.mark.thorough
+def test_a_recipe_with_its_own_loss_is_resumed_and_evaluated_with_it(tiny_dataset, tmp_path):
+    recipe = Smooth("mine", steps=2, batch_size=10, schedule=CosineSchedule(0.01, 0))
+    config = dataclasses.replace(CONFIG, recipe=recipe)
+    with pytest.raises(Interrupted):
+        start(config, tmp_path / "run", tiny_dataset, StopAfter(1))
+    (row,) = resume(tmp_path / "run", tiny_dataset).metrics()
+    (expected,) = start(config, tmp_path / "whole", tiny_dataset).metrics()
+    assert (row["train_loss"], row["test_loss"]) == (expected["train_loss"], expected["test_loss"])
+    assert evaluate(tmp_path / "run", tiny_dataset)["test_loss"] == pytest.approx(row["test_loss"], rel=1e-5)
 
 
 def test_a_finished_run_is_not_resumed(whole, tiny_dataset):
