@@ -72,7 +72,7 @@ def start(
     config: RunConfig,
     out: str | Path,
     dataset: Dataset | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
 ) -> RunFolder:
     """Train a new run into a folder.
 
@@ -127,7 +127,7 @@ def starting(
     out: str | Path,
     split: Split,
     dataset: Dataset | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
     stop_request: StopRequest | None = None,
     model: keras.Model | None = None,
 ) -> Training:
@@ -205,7 +205,7 @@ def resume(
     path: str | Path,
     dataset: Dataset | None = None,
     data_dir: str | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
 ) -> RunFolder:
     """Resume a run from its newest checkpoint, as if it had never stopped.
 
@@ -251,7 +251,7 @@ def resuming(
     split: Split,
     dataset: Dataset | None = None,
     data_dir: str | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
+    callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
     stop_request: StopRequest | None = None,
 ) -> Training:
     """Resume a run part by part; arguments as in `resume` and `starting`."""
