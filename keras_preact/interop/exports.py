@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed, first_line, shown
-from keras_preact.layers.copies import _custom_objects
+from keras_preact.layers.copies import custom_objects
 from keras_preact.models.folding import fold
 
 Outputs = Callable[[np.ndarray], np.ndarray]
@@ -239,7 +239,7 @@ def _in_float32(model: keras.Model) -> keras.Model:
         changed = re.sub(r'"(mixed_)?(bfloat16|float16|float64)"', '"float32"', text)
         if changed == text:
             return model
-        with keras.saving.CustomObjectScope(_custom_objects(model)):
+        with keras.saving.CustomObjectScope(custom_objects(model)):
             copy = keras.saving.deserialize_keras_object(json.loads(changed), safe_mode=False)  # its own lambdas
         copy.set_weights(model.get_weights())
     except Exception as error:  # any of a custom layer's constructor

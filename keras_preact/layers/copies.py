@@ -22,7 +22,7 @@ def clone(thing: Any, **changes: Any) -> Any:
     3
     """
     try:
-        with keras.saving.CustomObjectScope(_custom_objects(thing)), no_shared_objects():
+        with keras.saving.CustomObjectScope(custom_objects(thing)), no_shared_objects():
             return type(thing).from_config({**thing.get_config(), **changes})
     except InputError:
         raise
@@ -59,7 +59,7 @@ def without_names(config: Any, numbers: dict[str, int] | None = None) -> Any:
     return config
 
 
-def _custom_objects(thing: Any) -> dict[str, Any]:
+def custom_objects(thing: Any) -> dict[str, Any]:
     """Return the classes and functions that a Keras object is made of, by the names that Keras saves for them."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}  # by id; holds the objects, so that no id is reused

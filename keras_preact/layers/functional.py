@@ -282,7 +282,7 @@ def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
     """
     named: dict[str, keras.Variable] = {}
     is_state = {id(variable) for variable in state_of(unit)}
-    renumbered = _Renumbering(unit)
+    renumbered = Renumbering(unit)
     # Not sorted by `trainable`: files store this order, so it must not depend on which layers are frozen.
     for variable in sorted(unit.variables, key=lambda variable: id(variable) in is_state):
         name = renumbered(_path_below(unit, variable))
@@ -292,7 +292,7 @@ def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
     return named
 
 
-class _Renumbering:
+class Renumbering:
     """A function that renumbers Keras's default names in paths below a unit, in order of appearance."""
 
     def __init__(self, unit: keras.layers.Layer) -> None:

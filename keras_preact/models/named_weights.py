@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_preact.keras_private import layers_inside
-from keras_preact.layers.functional import _Renumbering, named_variables
+from keras_preact.layers.functional import Renumbering, named_variables
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.models.stored import Variable, cast_finite, check_equal_variables
@@ -144,7 +144,7 @@ def renumbered(model: keras.Model, found: Iterable[str], wanted: Iterable[str]) 
     {'dense_1/kernel': 'dense_7/kernel', 'head/kernel': 'head/kernel'}
     """
     units = [layer.loop_unit() for _, layer in _layers(model) if isinstance(layer, UnitStack) and layer.rolled]
-    kinds = {kind for layer in (model, *units) for kind in _Renumbering(layer).kinds.values()}
+    kinds = {kind for layer in (model, *units) for kind in Renumbering(layer).kinds.values()}
     return _renumbered(kinds, list(found), list(wanted))
 
 
