@@ -320,8 +320,8 @@ def _mechanism(store: Store, results: Path) -> list[str]:
 
     parts = []
     for name, study, title, runs in (
-        ("screening", "the screening", "Screening: why the original order fails", depth.screened(store)),
-        ("depth", "the depth study", "Depth: why the original order falls behind", depth.confirmed(store)),
+        ("screening", "the screening", "Screening: signal and gradient inside the networks", depth.screened(store)),
+        ("depth", "the depth study", "Depth: signal and gradient inside the networks", depth.confirmed(store)),
     ):
         found = depth.mechanism(runs)
         if any(orders for moments in found.values() for orders in moments.values()):

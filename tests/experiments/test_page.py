@@ -59,7 +59,7 @@ def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
     # 0.3 works in full pre-activation; in the original order, a rate that was not run may work.
     assert "that works: original: 218 layers not all run; full pre-activation: 218 layers 0.3." in page
     assert (
-        "## Screening: why the original order fails" in page
+        "## Screening: signal and gradient inside the networks" in page
         and "direct term left, Eq. (5), before the first step" in page
     )
     assert "budget demo" not in page.split("## Every run")[0]  # no table of a hundred rows
