@@ -17,7 +17,7 @@ from typing import Any
 import keras
 
 from keras_preact.data import PerPixelMean
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, first_line
 from keras_preact.models.named_weights import assign_checked
 from keras_preact.models.registry import get_entry
 from keras_preact.models.safetensors import read_safetensors
@@ -193,7 +193,7 @@ def weights_file(about: Pretrained) -> Path:
     except Exception as error:
         raise InputError(
             f"the weights of {about.name} are not on this computer and cannot be downloaded "
-            f"({str(error).splitlines()[0]}); connect to the internet, or clone the repository, which contains them"
+            f"({first_line(error)}); connect to the internet, or clone the repository, which contains them"
         ) from None
 
 

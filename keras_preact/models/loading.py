@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, shown
+from keras_preact.errors import InputError, first_line, shown
 from keras_preact.keras_private import forget_uninitialized, initialize, safe_mode, shared_objects
 from keras_preact.models.allowed import SIZE_LIMIT
 from keras_preact.models.archive import Archive, read_archive
@@ -52,7 +52,7 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
     except InputError:
         raise
     except Exception as error:  # for a damaged file, Keras may raise any exception
-        reason = shown((str(error).splitlines() or [type(error).__name__])[0], 200)
+        reason = shown(first_line(error), 200)
         raise InputError(f"{name} cannot be loaded as a Keras model ({reason}); save it again") from None
     for variable in model.weights:
         if keras.backend.is_float_dtype(variable.dtype):

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, first_line
 from keras_preact.keras_private import direct_layers, layers_inside, own_state, own_trainable
 from keras_preact.layers.functional import named_variables
 from keras_preact.layers.stack import UnitStack
@@ -66,8 +66,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     except InputError:
         raise
     except Exception as error:  # for a damaged file, h5py may raise any exception
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(f"{path.name} cannot be read ({reason}); save it again") from None
+        raise InputError(f"{path.name} cannot be read ({first_line(error)}); save it again") from None
     assign_checked(path.name, model, values)
 
 
