@@ -134,6 +134,20 @@ def test_the_parts_of_the_package_import_only_earlier_ones():
     assert wrong == []
 
 
+GLOBAL = {"set_random_seed", "clear_session", "set_dtype_policy", "set_floatx", "set_image_data_format"}
+RESTORED = {"device.py", "loading.py"}  # they change them for the length of a block
+
+
+def test_no_module_changes_keras_s_global_settings_of_a_program():
+    """`clear_session` would also reset the program's dtype policy and its device distribution."""
+    wrong = []
+    for path in (ROOT / "keras_preact").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and node.attr in GLOBAL and path.name not in RESTORED:
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.attr}")
+    assert wrong == []
+
+
 def test_help_and_a_mistyped_option_are_answered_without_keras():
     for arguments, status in ((["--help"], 0), (["train", "--help"], 0), (["train", "--dpth", "3"], 2)):
         command = [sys.executable, "-X", "importtime", "-m", "keras_preact", *arguments]

@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_preact.analysis import Chain, inspect_model, write_inspection
@@ -20,6 +19,7 @@ from keras_preact.errors import InputError, check_installed, check_positive
 from keras_preact.models import Tokens
 from keras_preact.models.rolling import check_functional
 from keras_preact.training import RunConfig, RunFolder, next_free_folder
+from keras_preact.training.device import seeded
 from keras_preact.training.evaluation import data_of
 from keras_preact.training.provenance import environment
 
@@ -31,8 +31,8 @@ def run(options: argparse.Namespace) -> None:
         RunFolder.check_free(options.out)
     options.model = as_known(options.model)
     about = environment()
-    keras.utils.set_random_seed(0)  # the same untrained network every time
-    model = model_to_inspect(options)
+    with seeded(0):  # the same untrained network every time
+        model = model_to_inspect(options)
     check_functional(model, "inspected")
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         counts = f"{len(model.inputs)} and {len(model.outputs)}"

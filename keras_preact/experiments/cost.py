@@ -129,7 +129,6 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
         if key not in timed:
             say(f"timing {job.row.title} …")
             timed[key] = seconds_of(job.config)
-            keras.backend.clear_session()
             gc.collect()
         result.append(timed[key])
     return result

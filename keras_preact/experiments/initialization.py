@@ -21,6 +21,7 @@ from keras_preact.analysis.differentiation import vjp
 from keras_preact.data import bundled_characters
 from keras_preact.errors import InputError, check_positive
 from keras_preact.models import NextToken, Tokens, transformer
+from keras_preact.training.device import seeded
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import RunFolder
 
@@ -67,10 +68,9 @@ def initial_gradients(
     norms: dict[int, list[float]] = {depth: [] for depth in depths}
     for depth in depths:
         for seed in range(seeds):
-            keras.utils.set_random_seed(seed)
-            model = _theorem_model(order, depth, dim, len(data.vocabulary), data.length)
-            norms[depth].append(_gradient_norm(model, _last_kernel(model, depth), tokens, labels))
-            keras.backend.clear_session()
+            with seeded(seed):
+                model = _theorem_model(order, depth, dim, len(data.vocabulary), data.length)
+                norms[depth].append(_gradient_norm(model, _last_kernel(model, depth), tokens, labels))
     exponent, error = slope([(math.log(d), math.log(norm)) for d, values in norms.items() for norm in values])
     return InitialGradients(order, norms, exponent, error)
 

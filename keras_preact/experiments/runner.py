@@ -164,7 +164,6 @@ def run_missing(
                 raise
         else:
             seconds.append(time.perf_counter() - began)
-        keras.backend.clear_session()
         gc.collect()
 
 

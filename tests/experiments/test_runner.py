@@ -40,7 +40,12 @@ def out(tmp_path_factory):
     first, second = planned(out)
     assert first.is_begun and not second.is_begun
     messages = []
-    run_missing(planned(out, precision="float32"), say=messages.append)
+    keras.config.set_dtype_policy("mixed_bfloat16")  # the program's own
+    try:
+        run_missing(planned(out, precision="float32"), say=messages.append)
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    finally:
+        keras.config.set_dtype_policy("float32")
     assert messages[0] == "[1/2] the first, seed 0"
     assert messages[1].startswith("[2/2] the second, seed 0, about 1 min left")
     return out
