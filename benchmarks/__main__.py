@@ -76,8 +76,8 @@ def _steps_per_turn(worker: Worker) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3, help="number of values per median (default: 3)")
-    parser.add_argument("--full", action="store_true", help="also run the comparisons that take long")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per comparison; results are medians (default: 3)")
+    parser.add_argument("--full", action="store_true", help="also run the slow comparisons")
     parser.add_argument(
         "--only", nargs="*", default=[], help="run all comparisons whose names have these prefixes, for example start"
     )
@@ -103,7 +103,7 @@ def main() -> None:
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} is from another machine or other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine or with other versions; choose another --out")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:
             continue  # measured before this series was interrupted

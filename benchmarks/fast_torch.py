@@ -204,7 +204,7 @@ def main() -> None:
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "runs": {}}
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} is from another machine or other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine or with other versions; choose another --out")
     options.out.mkdir(parents=True, exist_ok=True)
     dataset = load_dataset("cifar10", options.data_dir)
     for seed in range(options.seeds):

@@ -149,7 +149,7 @@ DEFAULTS = (
     Default(
         "Stages with 8 or more equal units are rolled on TensorFlow; on other backends from 500.",
         "A loop is traced once for all units, so training starts sooner; steps are about as fast. Shorter stages gain "
-        "little. On JAX, loops start sooner too, but need more memory. GPUs were not measured.",
+        "nothing. On JAX, loops start sooner too, but need more memory. GPUs were not measured.",
         (
             Claim("first step, 1001: unrolled ÷ rolled", "start 1001", "unrolled", "rolled", "first_step"),
             Claim("first step, 110: unrolled ÷ rolled", "start 110", "unrolled", "rolled", "first_step"),
@@ -204,8 +204,8 @@ DEFAULTS = (
     ),
     Default(
         "`keras-preact train` runs each operation on one thread where batches are small.",
-        "TensorFlow splits operations among all cores, for which those of small batches are too short. Several at a "
-        "time on one thread each are then faster (`keras_preact.training.choose_threads`).",
+        "TensorFlow splits each operation among all cores. The operations of small batches are too short for that: "
+        "running several at once, on one thread each, is faster (`keras_preact.training.choose_threads`).",
         (
             *(
                 Claim(
@@ -242,7 +242,7 @@ def report(results: dict[str, Any]) -> str:
         *_claims_table(results),
     ]
     lines += [
-        "Each ratio is one of medians, followed by the smallest and the largest ratio of a round. A target holds if "
+        "Each ratio divides two medians; the smallest and largest ratio of a round follow it. A target holds if "
         "all rounds satisfy it, and is undecided if only some do. If there are several competitors, the ratio is to "
         "the fastest. The precision is float32 unless named, except for “default”, which is what `keras-preact train` "
         "does on this machine. For inference, our network is folded (`keras_preact.models.fold`) and the others are "

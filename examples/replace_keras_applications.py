@@ -3,7 +3,7 @@
     python examples/replace_keras_applications.py [--weights imagenet]
 
 The network that `load_keras_applications` returns has the same weights and the same logits. Its units are layers, so
-you can analyse them, take feature maps, freeze stages and fold batch norms. `--weights imagenet` downloads the trained
+you can analyze them, take feature maps, freeze stages and fold batch norms. `--weights imagenet` downloads the trained
 weights; without it both networks are random.
 """
 

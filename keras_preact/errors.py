@@ -84,7 +84,7 @@ EXTRAS = {
     **{name: name for name in ("tensorflow", "jax", "torch")},
     "tensorflow_datasets": "data",
     "matplotlib": "course",
-    **dict.fromkeys(("tf2onnx", "onnxruntime", "ai_edge_litert"), "export"),
+    **dict.fromkeys(("ai_edge_litert", "onnxruntime", "openvino", "tf2onnx"), "export"),
 }
 """Extras of keras_preact, by the module that each installs."""
 

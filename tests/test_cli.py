@@ -476,7 +476,7 @@ REFUSED = {
     "format to export": (["export", "nowhere", "weights.h5"], "no run folder, file or trained network nowhere"),
     "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
-    "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "drop --depth"),
+    "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "leave out --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has a fixed depth"),
     "model": (["info", "nowhere.keras"], "known: "),
     "trained network": (["info", "resnet14x2-preact"], "did you mean 'resnet14x2-preact-cifar10'?"),
@@ -492,9 +492,9 @@ REFUSED = {
     "bottleneck of a Transformer": (["train", "--model", "prenorm-transformer", "--bottleneck"], "has no bottleneck"),
     "bottleneck of a network that has one": (
         ["train", "--model", "imagenet_resnet", "--bottleneck"],
-        "imagenet_resnet has no bottleneck; drop --bottleneck",
+        "imagenet_resnet has no bottleneck; leave out --bottleneck",
     ),
-    "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; drop --dim"),
+    "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; leave out --dim"),
     "order by name and by option": (
         ["train", "--model", "prenorm-transformer", "--placement", "post_norm"],
         "use --model transformer",

@@ -80,7 +80,7 @@ def test_keras_applications_is_replaced_with_equal_logits():
 
 
 @pytest.mark.thorough
-def test_custom_units_are_analysed_and_trained():
+def test_custom_units_are_analyzed_and_trained():
     lines = dict(line.split("  ", 1) for line in run("custom_unit.py", "--steps", 12).splitlines())
     found = {name: re.search(r"(\d+) of 27; .*steps: ([\d.]+)", line) for name, line in lines.items()}
     assert {name: int(match[1]) for name, match in found.items()} == {

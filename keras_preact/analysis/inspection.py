@@ -165,13 +165,13 @@ def _page(found: Inspection) -> str:
     dead = max((entry.zeros for entry in found.dead), default=None)
     sentences = [
         f"State of the network: {found.state}. Inputs: {found.images}. "
-        "Batch norm used their statistics, except in the figure of units left out.",
+        "Batch norm used the statistics of this batch, except in the figure with units left out.",
         f"Within a stage, x_L deviates from x_l + ΣF of Eq. (4) by at most {found.unrolled_error:.2g} of its norm."
         if found.sums
         else "No unit passes x on unchanged, so Eq. (4) does not apply.",
         "No unit ends in a ReLU."
         if dead is None
-        else f"The ReLU after the addition sets up to {100 * dead:.0f} % of a unit's output to zero.",
+        else f"The ReLU after the addition zeroes up to {100 * dead:.0f} % of a unit's output.",
     ]
     body = [f"<h1>{html.escape(found.model)}</h1>", *(f"<p>{html.escape(text)}</p>" for text in sentences)]
     body += ["<h2>The identity path</h2>", f"<pre>{html.escape(found.path)}</pre>", "<h2>Signal and gradient</h2>"]

@@ -1,7 +1,8 @@
 """The command `keras-preact`: parses the options and runs the module of the command, one module per command.
 
 Exit status: 0 success; 2 bad input; 130 stopped by Ctrl-C, 143 by SIGTERM, 129 by a closed terminal (the run can be
-resumed); 1 a fault of the program or the machine. An error is one sentence; --debug adds the traceback.
+resumed); 1 a fault of the program or the machine, or a run that diverged. An error is one sentence;
+--debug adds the traceback.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> None:
     rate, error = TUNED_ORIGINAL
     if (options.depth, options.learning_rate, options.steps) == (DEMO_DEPTH, PAPERS_RATE, None):
         say(
-            f"{PAPERS_RATE:g} is the paper's rate. Tuning helps the original: at {rate:g}, the best of five "
+            f"{PAPERS_RATE:g} is the paper's rate. Tuning helps the original order: at {rate:g}, the best of five "
             f"rates, a stored run reached a test error of {error:g} %."
         )
     other_depth = (

@@ -36,7 +36,7 @@ def run(options: argparse.Namespace) -> None:
     check_functional(model, "inspected")
     if len(model.inputs) != 1 or len(model.outputs) != 1:
         counts = f"{len(model.inputs)} and {len(model.outputs)}"
-        raise InputError(f"{options.model} must have one input and one output, not {counts}; save such a part of it")
+        raise InputError(f"{options.model} must have one input and one output, not {counts}; save a part that has")
     chain = Chain.of(model)
     images, labels, shown = _images_for(model, options)
     config, state = _origin(options)

@@ -50,8 +50,8 @@ def parser() -> argparse.ArgumentParser:
     add_data_options(train)
     train.add_argument(
         "--recipe",
-        help="paper, imagenet, short, demo, adam, or one named after a code base such as fb_resnet_torch (default: "
-        "adam for a Transformer, demo for the bundled images, short otherwise)",
+        help="paper, imagenet, short, demo, fast, adam, or one named after a code base such as fb_resnet_torch "
+        "(default: adam for a Transformer, demo for the bundled images, short otherwise)",
     )
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, help="passes over the training data (default: the recipe's)")
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "--deterministic",
         action="store_true",
         default=None,
-        help="train bit-identical weights every time, on one machine",
+        help="make training reproducible: bit-identical weights in every run on one machine",
     )
     train.add_argument(
         "--distribute",
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
         "--sync-batch-norm",
         action="store_true",
         default=None,
-        help="with --distribute on TensorFlow: batch statistics of the whole batch (default: of each device's part)",
+        help="with --distribute on TensorFlow: synchronize batch norm across devices (default: statistics per device)",
     )
     where = train.add_mutually_exclusive_group()
     where.add_argument("--out", type=Path, help="new run folder (default: the next free one in runs/)")
@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--image-size", type=int, help="size of the test crop in pixels (default: the run's)")
     evaluate.add_argument("--short-side", type=int, help="short side of the test images in pixels, before the crop")
 
-    reproduce = add_command("reproduce", "run what is missing from a table of the paper and print the table")
+    reproduce = add_command("reproduce", "train the missing runs of a table of the paper and print the table")
     reproduce.add_argument(
         "table",
         metavar="TABLE",
@@ -104,7 +104,7 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows to run (default: all in the budget)")
     reproduce.add_argument("--seeds", type=int, default=1, help="runs per row (default: 1)")
     reproduce.add_argument("--precision", help=_PRECISION)
-    reproduce.add_argument("--data-dir", type=_absolute, help="data_dir of tensorflow-datasets")
+    reproduce.add_argument("--data-dir", type=_absolute, help="data folder of tensorflow-datasets")
     reproduce.add_argument(
         "--out", type=Path, default=RUNS / "reproduce", help="folder for the runs (default: %(default)s)"
     )
@@ -117,7 +117,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="runs to train at once, each on an equal share of the cores (default: one per core; one on a GPU)",
     )
-    reproduce.add_argument("--list", action="store_true", help="list the runs and their state, train nothing")
+    reproduce.add_argument("--list", action="store_true", help="list the runs and their state without training")
     reproduce.add_argument("--cost", action="store_true", help="like --list, and estimate the time on this machine")
 
     results = add_command("results", "write the README.md of a results folder from its runs")
@@ -188,16 +188,17 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
             "--model", help="cifar_resnet (default), preact_resnet50, postact_resnet18, prenorm_transformer, …"
         )
     group.add_argument(
-        "--depth", type=int, help="layers: 6n+2 or 9n+2 for cifar_resnet (default: 20); blocks for a Transformer"
+        "--depth",
+        type=int,
+        help="layers: 6n+2 or 9n+2 for cifar_resnet (default: 20), 50 and others for imagenet_resnet; blocks for a "
+        "Transformer (default: 6)",
     )
     group.add_argument("--placement", help="order of BN, ReLU and addition, Table 2 (default: full_preactivation)")
     group.add_argument(
         "--shortcut", help="shortcut h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
     )
-    group.add_argument(
-        "--shape-change", help="shortcut of units that change the shape: projection (default) or option_a"
-    )
-    group.add_argument("--widen-factor", type=number, help="multiple of a ResNet's usual filters (default: 1)")
+    group.add_argument("--shape-change", help="how units change the shape: projection (default) or option_a")
+    group.add_argument("--widen-factor", type=number, help="factor on a ResNet's number of filters (default: 1)")
     group.add_argument("--profile", help="ResNet variant of a code base: paper (default), timm, …")
     group.add_argument("--dim", type=int, help="width of a Transformer (default: 128)")
     group.add_argument("--heads", type=int, help="attention heads of a Transformer (default: 4)")
@@ -216,12 +217,13 @@ def add_data_options(to: argparse.ArgumentParser) -> None:
         "sequences: reviews (default for a Transformer), characters, weather",
     )
     group.add_argument(
-        "--data-dir", type=_absolute, help="folder with train/CLASS/ and test/CLASS/, or tensorflow-datasets' data_dir"
+        "--data-dir", type=_absolute, help="folder with train/CLASS/ and test/CLASS/, or that of tensorflow-datasets"
     )
     group.add_argument(
         "--image-size",
         type=int,
-        help="height and width in pixels: CIFAR and bundled images are averaged down, others scaled and cropped "
+        help="height and width in pixels: CIFAR and bundled images are reduced by area averaging, others scaled "
+        "and cropped "
         "(default: the images' own size; 32 for a folder)",
     )
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on these classes only")
@@ -229,5 +231,5 @@ def add_data_options(to: argparse.ArgumentParser) -> None:
         "--skip-corrupt",
         action="store_true",
         default=None,
-        help="skip and count images of a folder that cannot be read (default: stop at the first)",
+        help="skip unreadable images of a folder and report how many (default: stop at the first)",
     )

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> None:
         [e for e in EXPERIMENTS.values() if any(map(budget.holds, e.rows))] if name == "all" else [EXPERIMENTS[name]]
     )
     if not options.results.is_dir():
-        say(f"There is no folder {options.results} here, so no stored run is reused; set the folder with --results.")
+        say(f"There is no folder {options.results}, so no stored runs are reused; pass the right one with --results.")
     jobs = _jobs(options, experiments, budget)
     if options.list or options.cost:
         store = Store([options.out, options.results])
@@ -130,7 +130,7 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
     say(f"{missing} of {len(jobs)} runs are not finished.")
     if options.cost and missing:
         total = sum(cost for cost in seconds if cost is not None)
-        say(f"Training them from the first step takes about {duration(total)} on this machine.")
+        say(f"Training them from scratch takes about {duration(total)} on this machine.")
     if options.cost and any(seeds.values()):
         say("Seeds needed: runs per row to detect the published difference with 80 % power.")
 
@@ -157,4 +157,4 @@ def _initialization(options: argparse.Namespace) -> None:
         for depth, norms in entry.norms.items()
     ]
     console.print(table(["untrained", "gradient norm", "exponent of depth", "bound"], rows))
-    say(f"The record is in {out}.")
+    say(f"The measurements are in {out}.")

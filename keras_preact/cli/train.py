@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
                 choose_threads(RunConfig.from_dict(RunFolder.open(options.resume).training()["config"]))
         if several:
             if options.data_dir is not None:
-                raise InputError("a comparison of several runs keeps its data folder; drop --data-dir")
+                raise InputError("a comparison of several runs keeps its data folder; leave out --data-dir")
             say_comparison(_resumed_comparison(options.resume))
             return
         folder = resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
@@ -126,4 +126,4 @@ def _refuse_changes(options: argparse.Namespace) -> None:
     allowed = {"command", "debug", "resume", "out", "data_dir"}
     for key, value in vars(options).items():
         if key not in allowed and value is not None:
-            raise InputError(f"a resumed run keeps its configuration; drop {option(key, value)}")
+            raise InputError(f"a resumed run keeps its configuration; leave out {option(key, value)}")

@@ -135,8 +135,8 @@ class PadCropFlip(keras.layers.Layer):
         known = [length for length in size if length is not None]
         if len(known) < 2:
             raise InputError(
-                f"{self.name} pads a share of the image's size, which is unknown here; give padding as whole pixels, "
-                "or give the images a size"
+                f"{self.name} pads a share of the image's size, which is unknown here; pass padding as whole pixels, "
+                "or set the size of the images"
             )
         return round(self.padding * min(known))
 

@@ -99,7 +99,7 @@ class FolderSplit(ImageSplit):
         for path, label in zip(self.paths, self.labels, strict=True):
             try:
                 size = path.stat().st_size
-            except OSError as error:  # for example a link to nowhere
+            except OSError as error:  # for example a broken link
                 raise self._unreadable(path, error) from None
             digest.update(f"{path.relative_to(self.root).as_posix()} {size} {label}\n".encode())
 

@@ -21,8 +21,8 @@ def load_dataset(
         name: `"bundled"`; `"folder"`, with `data_dir`; the bundled sequences `"reviews"`, `"characters"` or
             `"weather"`; or an image classification set of tensorflow-datasets.
         data_dir: the image folder, or the data folder of tensorflow-datasets (default: its own).
-        image_size: height and width in pixels. Images of one size (bundled, CIFAR) are averaged down to it. Required
-            if the images differ in size, except for a folder, where the default is 32.
+        image_size: height and width in pixels. Images of one size (bundled, CIFAR) are reduced to it by area
+            averaging. Required if the images differ in size, except for a folder, where the default is 32.
         skip_corrupt: whether to leave out images of a folder that cannot be read; see `from_folder`.
 
     Raises:

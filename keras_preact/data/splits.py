@@ -81,8 +81,8 @@ class ImageSplit(Split):
     def at(self, image_size: int, short_side: int | None = None) -> ImageSplit:
         """Return the images at another size, for example 16 pixels instead of 32, or 320 for testing.
 
-        Images in memory are averaged down: each new pixel is the mean of the area that it covers. Image files are
-        scaled by their short side and center-cropped.
+        Images in memory are reduced by area averaging: each new pixel is the mean of the area that it covers. Image
+        files are scaled by their short side and center-cropped.
 
         Args:
             image_size: height and width in pixels.
@@ -166,7 +166,7 @@ class ArraySplit(ImageSplit):
             raise InputError(f"the images are {height}×{width}, not square; leave out the image size")
         if not SMALLEST_IMAGE <= image_size < height:
             raise InputError(
-                f"images of {height}×{width} can only be averaged down; choose an image size from {SMALLEST_IMAGE} to "
+                f"images of {height}×{width} can only be reduced; choose an image size from {SMALLEST_IMAGE} to "
                 f"{height} pixels, not {image_size}"
             )
         return ArraySplit(np.concatenate([_averaged(images, image_size) for images in self._chunks()]), self.labels)
@@ -177,7 +177,7 @@ class ArraySplit(ImageSplit):
 
 
 def _averaged(images: np.ndarray, size: int) -> np.ndarray:
-    """Average square images down: each new pixel is the mean of the area that it covers, rounded to uint8."""
+    """Reduce square images by area averaging: each new pixel is the mean of the area that it covers."""
     old_size = images.shape[1]
     edges = np.linspace(0, old_size, size + 1)
     pixels = np.arange(old_size)
@@ -190,7 +190,7 @@ def check_image_size(image_size: int) -> int:
     """Return the image size if it is an integer that the networks can work with.
 
     Raises:
-        InputError: it is no integer, or less than 8 pixels.
+        InputError: it is not an integer, or less than 8 pixels.
 
     >>> check_image_size(32)
     32
@@ -292,7 +292,8 @@ class ImageDataset:
             return
         for label in np.flatnonzero(np.bincount(self.train.labels, minlength=self.classes) == 0):
             raise InputError(
-                f"the class {self.class_names[label]} of {self.name} has no training images; add some or drop the class"
+                f"the class {self.class_names[label]} of {self.name} has no training images; add some, or leave out "
+                "the class"
             )
 
     @property

@@ -49,8 +49,8 @@ def from_tfds(
     Args:
         name: as in `tfds.load`, for example `"cifar10"`, `"cifar100"`, `"imagenet2012"`.
         data_dir: folder in which the data set is or will be prepared. Default: that of tensorflow-datasets.
-        image_size: height and width in pixels. Images of one size are averaged down to it. Required for streams: if
-            the images differ in size or do not fit into memory.
+        image_size: height and width in pixels. Images of one size are reduced to it by area averaging. Required for
+            streams: if the images differ in size or do not fit into memory.
         download: whether to download a data set that is missing. Default `True`.
 
     Returns:
@@ -74,7 +74,7 @@ def from_tfds(
         return dataset if image_size is None else dataset.at(image_size)
     if image_size is None:
         raise InputError(
-            f"the images of {name} differ in size or are too many for memory; pass --image-size, for example 224"
+            f"the images of {name} differ in size or do not fit into memory; pass --image-size, for example 224"
         )
     check_image_size(image_size)
     first, second = (_Stream(builder, split, image_size) for split in splits)

@@ -222,7 +222,7 @@ def findings(store: Store) -> list[Finding]:
     screening, confirmation = screened(store), confirmed(store)
     at_papers_rate = gaps(confirmation, tuned=False)
     falls, stays = (
-        "the best rate of the original falls with depth",
+        "the best rate of the original order falls with depth",
         "the best rate of full pre-activation does not fall with depth",
     )
     judged: list[tuple[str, Callable[[], tuple[str, str]]]] = [
@@ -271,8 +271,8 @@ def _falls_in_screening(screening: Errors, order: str, expected: bool) -> tuple[
 def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> tuple[str, str]:
     """Judge the depths for which several rates were confirmed.
 
-    The best rate falls if, at the last depth, its error is below that of the first depth's best rate, and it does not
-    fall if no lower rate comes close: both by intervals. Without a lower rate that was run, it is undecided.
+    The best rate falls if, at the last depth, a rate below the first depth's best has a lower error. It does not fall
+    if all such rates have a higher error. Both need an interval that excludes 0; otherwise, it is undecided.
     """
     depths = [depth for depth in DEPTHS if len(confirmed_rates(order, depth)) > 1]
     best = {depth: rate for depth in depths if (rate := confirmed_best(confirmation, order, depth)) is not None}

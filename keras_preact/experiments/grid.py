@@ -245,7 +245,7 @@ BUDGETS = {
         Budget(
             "smoke",
             "Budget smoke trains networks of 8 to 34 layers for at most one epoch of the bundled data, only to see "
-            "that everything runs. A run takes minutes.",
+            "that everything runs. A run takes seconds to a minute.",
             {
                 "20": {"depth": 8},
                 "110": {"depth": 8},
@@ -265,8 +265,8 @@ BUDGETS = {
         Budget(
             "demo",
             "Budget demo is the setting of `keras-preact demo`: the bundled 4,000 images at 16×16 pixels, "
-            f"{get_recipe('demo').steps} steps. So short a schedule shows how easily a network trains, not how good it "
-            "gets. A run takes seconds to minutes.",
+            f"{get_recipe('demo').steps} steps. Such a short schedule shows how easily a network trains, not how "
+            "accurate it becomes. A run takes seconds to minutes.",
             by_depth(DEPTHS[:-1]),
             {"4,000 images": "bundled"},
             {"bundled": get_recipe("demo")},
@@ -294,9 +294,9 @@ BUDGETS = {
         Budget(
             "deep",
             "Budget deep trains the paper's networks with its batch size, optimizer and weight decay, for "
-            f"{DEEP.steps:,} steps on CIFAR images averaged down to 16×16 pixels. The learning rate warms up for 100 "
-            "steps and then decays along a cosine. So short a schedule shows how easily a network trains, not how good "
-            "it gets. A run takes 10 to 20 core-minutes at 110 and 164 layers.",
+            f"{DEEP.steps:,} steps on CIFAR images, reduced to 16×16 pixels. The learning rate warms up for 100 steps "
+            "and then decays along a cosine. Such a short schedule shows how easily a network trains, not how accurate "
+            "it becomes. A run takes 10 to 20 core-minutes at 110 and 164 layers.",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 164, 1001)},
                 "110-single": {"depth": 110, "block": "single"},

@@ -84,7 +84,8 @@ The test error is that of the last epoch, as in the paper, not the best one. The
 shared the machine with other work. To run a row again: `keras-preact reproduce TABLE --budget BUDGET --rows ROW
 --results runs/none`. For other runs, use `keras-preact train` with the options in `run.json`. The commit in `run.json`
 identifies the code; a few early runs name commits that are no longer in the history. A seed gives the same initial
-weights only with the same code: since the runs of this page began, it has changed how rolled networks draw them.
+weights only with the same version of the code. The way rolled networks draw them changed after the first runs on this
+page.
 """
 
 
@@ -274,7 +275,7 @@ def _tuning(screening: depth.Errors) -> str:
     closes = f"From {depth.DEEP_FROM} layers on, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
     text = [
         f"Test errors (%) after {get_recipe('demo').steps} steps, and the lead of {second} in points (gap), {at} and "
-        "at the rate with which each order has its lowest error after these steps.",
+        "at the rate that gives each order its lowest error after these steps.",
         *([closes] if share else []),
         "Most of these runs have one seed; the intervals are those of the depth study, at the top of this page.",
     ]

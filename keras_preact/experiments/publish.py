@@ -31,8 +31,8 @@ IN_WHEEL = 2**20
 """Size in bytes up to which a weights file is part of the package."""
 LARGEST = 4_000_000
 """Size in bytes up to which a weights file is part of the repository."""
-LICENCES = {
-    "cifar10": "CIFAR-10 names no licence; its authors ask for a citation: A. Krizhevsky, Learning Multiple Layers of "
+LICENSES = {
+    "cifar10": "CIFAR-10 names no license; its authors ask for a citation: A. Krizhevsky, Learning Multiple Layers of "
     "Features from Tiny Images, 2009",
     "reviews": "MIT (C. J. Hutto, vaderSentiment)",
 }
@@ -56,9 +56,9 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
     """
     config = RunConfig.from_dict(run.training()["config"])
     store = Store([root / "results"])
-    if config.dataset not in LICENCES:
+    if config.dataset not in LICENSES:
         raise InputError(
-            f"{run.path} was trained on {config.dataset}; only networks of {', '.join(LICENCES)} are published"
+            f"{run.path} was trained on {config.dataset}; only networks of {', '.join(LICENSES)} are published"
         )
     if store.find(config) is None:
         raise InputError(f"{run.path} is not among the stored runs; store it first, with keras-preact results --keep")
@@ -116,7 +116,7 @@ def _described(
         },
         "seeds": [round(other.error, 2) for other in store.with_any_seed(config)],
         "core_hours": round(record["cpu_seconds"] / 3600, 2) if "cpu_seconds" in record else None,
-        "data_licence": LICENCES[config.dataset],
+        "data_license": LICENSES[config.dataset],
         "bytes": file.stat().st_size,
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
     }

@@ -226,9 +226,9 @@ def verdict(found: Sequence[Line]) -> str:
     single = [line for line in found if len(line.errors) == 1 and math.isfinite(line.errors[0]) and line.runs]
     spreads = [binomial_deviation(line.errors[0], examples) for line in single if (examples := _tested(line.runs[0]))]
     single_runs = (
-        " A row with one run has no interval, so it stays undecided however large its difference. Sampling of the "
-        f"test images alone gives an error a standard deviation of {min(spreads):.2f} to {max(spreads):.2f} points; "
-        "runs of a short schedule differ by more."
+        " A row with one run has no interval, so it stays undecided however large its difference. The finite "
+        "number of test images alone gives an error a standard deviation of "
+        f"{min(spreads):.2f} to {max(spreads):.2f} points; runs of a short schedule differ by more."
         if spreads
         else ""
     )

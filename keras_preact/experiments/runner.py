@@ -41,18 +41,18 @@ class Job:
     is_probed: bool = False
 
     @property
-    def is_begun(self) -> bool:
+    def is_started(self) -> bool:
         """Whether the run was started and can be resumed."""
         return self.run is None and RunFolder(self.path).exists()
 
     @property
     def state(self) -> str:
-        """`"finished"`, `"being trained"` (by another process), `"begun"` or `"missing"`."""
+        """`"finished"`, `"being trained"` (by another process), `"started"` or `"missing"`."""
         if self.run is not None:
             return "finished"
         if RunFolder(self.path).is_taken():
             return "being trained"
-        return "begun" if self.is_begun else "missing"
+        return "started" if self.is_started else "missing"
 
 
 def plan(
@@ -102,18 +102,18 @@ def plan(
             config = budget.config(row, seed, precision, data_dir)
             is_probed = budget.probes and config.dataset in DATASETS
             job = Job(row, config, out / folder_name(config), store.find(config), is_probed)
-            if job.is_begun:
-                job = _as_begun(job)
+            if job.is_started:
+                job = _as_started(job)
             jobs.setdefault(identity(config), job)
     return list(jobs.values())
 
 
-def _as_begun(job: Job) -> Job:
+def _as_started(job: Job) -> Job:
     """Return the job with the configuration it was started with, which may differ in precision and data folder."""
-    begun = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
-    if identity(begun) != identity(job.config):
-        raise InputError(f"{job.path} holds another run than {job.row.name}'s; choose another folder with --out")
-    return dataclasses.replace(job, config=begun)
+    started = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
+    if identity(started) != identity(job.config):
+        raise InputError(f"{job.path} contains a run other than {job.row.name}; choose another folder with --out")
+    return dataclasses.replace(job, config=started)
 
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
@@ -151,7 +151,7 @@ def run_missing(
         name = f"{job.row.name}, seed {job.config.seed}"
         watching = [*callbacks(name, job.config), *([PropagationProbe(job.config, job.path)] * job.is_probed)]
         try:
-            if job.is_begun:
+            if job.is_started:
                 resume(job.path, data_dir=data_dir_of(job.config.dataset, data_dir), callbacks=watching)
             else:
                 start(job.config, job.path, callbacks=watching)
@@ -169,7 +169,7 @@ def run_missing(
 
 def _has_ended(job: Job) -> bool:
     """Return whether another process has finished the run since it was planned."""
-    return job.is_begun and RunFolder(job.path).record().get("status") in ENDED
+    return job.is_started and RunFolder(job.path).record().get("status") in ENDED
 
 
 def duration(seconds: float) -> str:

@@ -156,8 +156,9 @@ class Naming:
             self._check_unit(part.name, config)
             if unit.preactivation == "shared" and unit.built and not unit.changes_shape and unit.placement.first:
                 raise InputError(
-                    f"the identity shortcut of {part.name} receives the pre-activation, but in {self.library} x: "
-                    "the weights would fit but compute something else; build the network with profile='timm'"
+                    f"the identity shortcut of {part.name} receives the pre-activation, but that of {self.library} "
+                    "receives x: the weights would load, but the outputs would differ; build the network with "
+                    "profile='timm'"
                 )
 
     def _check_unit(self, name: str, config: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ class SelfAttention(CompositeLayer):
     attends to. Output: (batch, steps, width), in the compute dtype.
 
     Raises:
-        InputError: a number is out of range, the heads do not divide the width, or the input has another rank or an
+        InputError: a number is out of range, the heads do not divide the width, or the input has a different rank or an
             unknown width.
 
     Example: only without `causal` does the last step change earlier ones.
@@ -135,7 +135,7 @@ def width_of(layer: str, input_shape: Any) -> int:
         input_shape: (batch, steps, width).
 
     Raises:
-        InputError: the shape has another rank or an unknown width.
+        InputError: the shape has a different rank or an unknown width.
 
     >>> width_of("attention", (None, 5, 8))
     8

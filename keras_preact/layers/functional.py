@@ -73,7 +73,7 @@ class PureUnits:
 class _AssignmentsWithoutGradient(keras.StatelessScope):
     """A stateless scope in which a weight that a layer assigns gets the gradient of its new value.
 
-    So it is outside of such a scope on TensorFlow and PyTorch. On JAX, the gradient is that of the old value.
+    Outside such a scope, TensorFlow and PyTorch do the same. On JAX, the gradient is that of the old value.
     """
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
@@ -262,7 +262,7 @@ def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repe
         if len(values) != repeats:
             raise InputError(f"vary has {len(values)} values of {name} for {repeats} units; use one per unit")
         if name not in unit.get_config():
-            raise InputError(f"vary names {name}, which is no argument of {type(unit).__name__}")
+            raise InputError(f"vary names {name}, which is not an argument of {type(unit).__name__}; leave it out")
         if rolled and name not in variable_arguments(unit):
             known = ", ".join(variable_arguments(unit)) or "none"
             raise InputError(

@@ -113,8 +113,8 @@ def _convolution_jax(
     """Return the convolution of images in a loop on CPUs; `None` elsewhere.
 
     XLA's fast convolutions for CPUs need the usual order of dimensions. XLA transposes those of JAX's gradients into
-    that order, but not in the body of a loop, where they take many times as long. So the gradient transposes here.
-    It has a gradient itself, but no forward mode (`jax.jvp`).
+    that order, but not in the body of a loop, where they are slow. So the gradient of this function transposes. It can
+    be differentiated again, but not in forward mode (`jax.jvp`).
     """
     import jax
 

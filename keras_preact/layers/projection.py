@@ -294,7 +294,7 @@ class OptionA(keras.layers.Layer):
     def call(self, x: Any) -> Any:
         axis = channel_axis(self.data_format)
         if self.strides > 1:
-            # Pooling over one pixel: on TensorFlow many times faster than a strided slice.
+            # Pooling over one pixel: faster than a strided slice on TensorFlow.
             x = ops.average_pool(x, 1, self.strides, data_format=self.data_format)
         new = self.filters - x.shape[axis]
         if not new:

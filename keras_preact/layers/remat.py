@@ -94,7 +94,7 @@ def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> Ste
 def _refuse_constants(graph: Any) -> None:
     """Refuse a loop's step that uses constant tensors: TensorFlow cannot compute its gradient.
 
-    It adds such constants to the gradient's graph, and then finds that they are no loop invariants.
+    It adds such constants to the gradient's graph, and then finds that they are not loop invariants.
 
     Raises:
         InputError: the step uses one.
@@ -104,6 +104,6 @@ def _refuse_constants(graph: Any) -> None:
         for tensor, _ in graph.captures
     ):
         raise InputError(
-            "a unit uses a constant tensor, which TensorFlow cannot recompute in a loop; store a number or an array of "
-            "NumPy instead, or use remat=False or rolled=False"
+            "a unit uses a constant tensor, which TensorFlow cannot recompute in a loop; use a Python number or a "
+            "NumPy array instead, or remat=False or rolled=False"
         )

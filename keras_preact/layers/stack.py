@@ -92,7 +92,7 @@ class UnitStack(CompositeLayer):
         # Deserialized here, because Keras knows unregistered classes only while it loads a file.
         template = keras.saving.deserialize_keras_object(unit) if isinstance(unit, dict) else unit
         if not isinstance(template, keras.layers.Layer):
-            raise InputError(f"a UnitStack is made of a Keras layer, for example a ResidualUnit, not of {unit!r}")
+            raise InputError(f"the unit of a UnitStack must be a Keras layer, such as a ResidualUnit, not {unit!r}")
         if len(getattr(template, "inputs", [None])) != 1 or len(getattr(template, "outputs", [None])) != 1:
             raise InputError(f"{template.name} has several inputs or outputs; a unit of a stack has one of each")
         template = clone(template)
@@ -237,7 +237,7 @@ class UnitStack(CompositeLayer):
         """Set variables of unit k, by their names in `unit_weights`; the others do not change.
 
         Raises:
-            InputError: there is no unit k, an unknown variable, or a value of another shape.
+            InputError: there is no unit k, an unknown variable, or a value of a different shape.
         """
         variables = self.unit_variables(k)
         for name, value in weights.items():
@@ -429,10 +429,10 @@ class UnitStack(CompositeLayer):
 def default_rolled(repeats: int) -> bool:
     """Return whether a stack of `repeats` units is rolled by default.
 
-    On TensorFlow, stacks of 8 units or more are: training starts sooner, and a step takes about as long.
-    On other backends, stacks of 500 units or more are, because their unrolled graph takes minutes to build and reaches
-    Python's recursion limit. Shorter loops start sooner on JAX too, and on CPUs a step takes about as long, but they
-    need more memory and have no forward mode (`jax.jvp`).
+    On TensorFlow, stacks of 8 or more units are rolled: training starts sooner, and a step takes about as long.
+    On other backends, stacks of 500 or more units are rolled, because their unrolled graph takes minutes to build and
+    reaches Python's recursion limit. Shorter loops start sooner on JAX too, and on CPUs a step takes about as long,
+    but they need more memory and have no forward mode (`jax.jvp`).
     """
     return repeats >= (8 if keras.backend.backend() == "tensorflow" else 500)
 

@@ -69,7 +69,7 @@ class Sublayer(ResidualLayer):
 
     Raises:
         InputError: an unknown name, a number out of range, a placement with ReLU around F, a shortcut with
-            convolutions, or an input of another rank or unknown width.
+            convolutions, or an input of a different rank or unknown width.
     """
 
     def __init__(

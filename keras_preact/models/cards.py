@@ -49,8 +49,8 @@ To get a network without the preprocessing, pass the name of its data to the bui
 Weights are stored in float16, in safetensors format. Files up to 1 MB are part of the package. Larger ones come with a
 checkout of the repository; elsewhere, they are downloaded on first use and their SHA-256 sum is checked.
 
-To train the network on classes of your own, put a new layer on its features and freeze the rest
-(notebook 12 does it). `require_uint8` makes the new model reject images of other dtypes, as the trained one does:
+To train the network on your own classes, add a new layer on top of its features and freeze the rest
+(see notebook 12). `require_uint8` makes the new model reject images of other dtypes, as the trained one does:
 
 ```python
 import keras
@@ -64,8 +64,8 @@ network = require_uint8(keras.Model(trained.input, keras.layers.Dense(3)(feature
 ```
 
 On each card, the interval of the test error reflects the finite number of test images. "Confidence" is the mean
-probability that the network gives to its answers; the calibration error says how far it is from the share of right
-answers (0 is best). Errors by seed come from all stored runs of the same configuration.
+probability of the predicted class; the expected calibration error measures how far confidence and accuracy differ
+within bins of equal confidence (0 is best). Errors by seed come from all stored runs of the same configuration.
 
 The Transformer expects tokens. The `encode` method of its data set converts texts:
 
@@ -102,11 +102,11 @@ def facts(about: Pretrained) -> dict[str, str]:
         "test error by class": ", ".join(
             f"{name} {error:.1f}" for name, error in zip(about.classes, about.class_errors, strict=True)
         ),
-        "confidence": f"{about.confidence:.1f} % on average, where {100 - about.test_error:.1f} % of the "
-        f"{about.example}s are classified correctly; expected calibration error {about.calibration_error:.1f} %",
+        "confidence": f"{about.confidence:.1f} % on average, at an accuracy of "
+        f"{100 - about.test_error:.1f} %; expected calibration error {about.calibration_error:.1f} %",
         "cost": "not recorded" if about.core_hours is None else f"{about.core_hours:.2f} core-hours on a CPU",
         "stored run": f"`{about.run}`",
-        "licence of the data": about.data_licence,
+        "license of the data": about.data_license,
         "file": f"{about.bytes / 1e6:.1f} MB, SHA-256 `{about.sha256}`",
     }
 

@@ -62,7 +62,7 @@ class Pretrained:
         bundled_errors: number of the 1,000 bundled test images, or of the bundled test sentences, that are classified
             wrongly.
         core_hours: CPU time of the training in hours; `None` if the run did not record it.
-        data_licence: terms of the training data.
+        data_license: terms of the training data.
         vocabulary: number of tokens; 0 if the inputs are images.
         bytes: size of the weights file.
         sha256: checksum of the weights file.
@@ -86,7 +86,7 @@ class Pretrained:
     calibration_error: float
     bundled_errors: int
     core_hours: float | None
-    data_licence: str
+    data_license: str
     bytes: int
     sha256: str
     vocabulary: int = 0
@@ -100,7 +100,7 @@ class Pretrained:
         """Return one line, so that the list of all networks can be read."""
         return (
             f"<{self.name}: {self.test_error:.2f} % test error on {self.dataset}, {self.parameters:,} parameters, "
-            f"{self.bytes / 1e6:.1f} MB; licence of the data: {self.data_licence.split(';')[0]}>"
+            f"{self.bytes / 1e6:.1f} MB; license of the data: {self.data_license.split(';')[0]}>"
         )
 
     @property

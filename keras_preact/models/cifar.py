@@ -44,7 +44,7 @@ def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = 
     keras_preact.errors.InputError: depth 21 is not 6n+2 or 9n+2; the nearest depths that are: 20, 26
     """
     if isinstance(depth, bool) or not isinstance(depth, numbers.Integral):
-        raise InputError(f"depth is {depth!r}; give an integer such as 20 or 110")
+        raise InputError(f"depth is {depth!r}; pass an integer such as 20 or 110")
     steps = {name: 3 * LAYERS_PER_UNIT[name] for name in _allowed_blocks(bottleneck, block)}
     fitting = [name for name, step in steps.items() if _fits(depth, step)]
     if not fitting:
@@ -58,11 +58,11 @@ def cifar_units(depth: int, bottleneck: bool | None = None, block: str | None = 
 def _allowed_blocks(bottleneck: bool | None, block: str | None) -> tuple[str, ...]:
     if block is not None:
         if bottleneck is not None:
-            raise InputError("give bottleneck or block, not both")
+            raise InputError("pass bottleneck or block, not both")
         return (check_choice("block", block, LAYERS_PER_UNIT),)
     allowed = {None: ("basic", "bottleneck"), False: ("basic",), True: ("bottleneck",)}
     if bottleneck not in allowed:
-        raise InputError(f"bottleneck is {bottleneck!r}; give True, False, or None to choose by the depth")
+        raise InputError(f"bottleneck is {bottleneck!r}; pass True, False, or None to choose by the depth")
     return allowed[bottleneck]
 
 
@@ -110,7 +110,7 @@ def cifar_resnet(
         input_shape: (height, width, channels) of the images. Default (32, 32, 3); without top, any height and width.
         rolled: `False` (default) makes each unit a layer, `stage2_unit07`. `True` makes the units of a stage after
             its first one layer, `stage2_stack`, which loops over stacked weights (see `UnitStack`): deep networks
-            then start several times sooner. `None` chooses by the backend and the length of the stage (see
+            then start several times as fast. `None` chooses by the backend and the length of the stage (see
             `default_rolled`), as training runs do. All forms share their weights files.
         widen_factor: multiplies the filters of the stages, not those of the first convolution (wide residual
             networks). Fractional filters are rounded down. Default 1.

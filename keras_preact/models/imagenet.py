@@ -96,7 +96,7 @@ def imagenet_resnet(
     chosen = conventions(common.profile, "imagenet", get_placement(placement))
     strides = STRIDE_UNITS[check_choice("stride_in", stride_in or chosen.stride_in, STRIDE_UNITS)]
     if strides is STRIDE_UNITS["last"] and output_stride is not None:
-        raise InputError('output_stride applies to strides in first units only; give stride_in="first"')
+        raise InputError('output_stride applies to strides in first units only; pass stride_in="first"')
     stages = [Stage(filters, n, **stride) for filters, n, stride in zip(FILTERS, repeats, strides, strict=True)]
     if output_stride is not None:
         stages = dilate(stages, output_stride, stem_stride=4 if first.max_pool else 1)

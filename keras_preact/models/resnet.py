@@ -129,7 +129,7 @@ def build_network(
     _check_top(options, classes)
     check_remat(options.remat)
     if not isinstance(options.weights, (str, Path, type(None))):
-        raise InputError(f"weights is {options.weights!r}; give the path of a weights file, or None")
+        raise InputError(f"weights is {options.weights!r}; pass the path of a weights file, or None")
     if options.zero_init_residual:
         check_zero_init(get_placement(network.unit["placement"]), get_shortcut(network.unit["shortcut"]))
     images = _images(input_shape, options, default_size, data_format)
@@ -357,7 +357,7 @@ def _check_top(options: NetworkOptions, classes: int) -> None:
             keras.activations.get(options.classifier_activation)
         except (ValueError, TypeError):
             raise InputError(
-                f"classifier_activation is {options.classifier_activation!r}; give a Keras activation such as "
+                f"classifier_activation is {options.classifier_activation!r}; pass a Keras activation such as "
                 "'softmax', or None for logits"
             ) from None
 
@@ -391,11 +391,11 @@ def source_inputs(tensor: Any) -> Any:
 def _check_image_shape(shape: tuple[Any, ...], data_format: str) -> None:
     order = "(channels, height, width)" if data_format == "channels_first" else "(height, width, channels)"
     if len(shape) != 3:
-        raise InputError(f"input_shape is {shape}; give {order}, without the batch dimension")
+        raise InputError(f"input_shape is {shape}; pass {order}, without the batch dimension")
     channels, *sizes = shape if data_format == "channels_first" else (shape[2], shape[0], shape[1])
     if not isinstance(channels, int) or channels < 1:
-        raise InputError(f"input_shape is {shape}: the number of channels must be known; give {order}")
+        raise InputError(f"input_shape is {shape}: the number of channels must be known; pass {order}")
     if channels > 16 and min((size for size in sizes if size), default=channels) <= 4:
-        raise InputError(f"input_shape is {shape}, which looks like the other data format; give {order}")
+        raise InputError(f"input_shape is {shape}, which looks like the other data format; pass {order}")
     if any(size is not None and size < 8 for size in sizes):
         raise InputError(f"input_shape is {shape}; the images must be at least 8 pixels high and wide")

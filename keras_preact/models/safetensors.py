@@ -85,8 +85,8 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
         path: path of the file.
 
     Raises:
-        InputError: the file does not exist, is not safetensors, or has missing or extra weights, or weights of another
-            shape or that are not finite. The model is unchanged.
+        InputError: the file does not exist, is not safetensors, or has missing or extra weights, or weights of a
+            different shape or that are not finite. The model is unchanged.
 
     Example:
 
@@ -107,7 +107,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
     """Return the tensors of a safetensors file by name.
 
     Raises:
-        InputError: the file does not exist, has another format, or does not match its checksum.
+        InputError: the file does not exist, has a different format, or does not match its checksum.
     """
     if not path.is_file():
         raise InputError(f"{path} does not exist; pass the path of a .safetensors file")

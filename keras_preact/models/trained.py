@@ -68,7 +68,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     2
     """
     if isinstance(batches, tuple):
-        raise InputError("batches is a tuple, which could be one pair of inputs and labels; give a list or a data set")
+        raise InputError("batches is a tuple, which could be one pair of inputs and labels; pass a list or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
         raise InputError(f"{network.name} has no batch norm to estimate statistics for; unfreeze one first")
@@ -83,7 +83,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
     if not count:
-        raise InputError("batches is empty; give at least one batch")
+        raise InputError("batches is empty; pass at least one batch")
     return count
 
 
@@ -113,7 +113,7 @@ def resized(network: keras.Model, size: int) -> keras.Model:
         raise InputError(f"{network.name} is not functional; only functional models can be resized")
     for shape in (tuple(tensor.shape) for tensor in network.inputs):
         if len(shape) != 4:
-            raise InputError(f"{network.name} has an input of shape {shape}, not an image; give an image model")
+            raise InputError(f"{network.name} has an input of shape {shape}, not an image; pass an image model")
     _set_size(config, size)
     try:
         larger = network.__class__.from_config(config)

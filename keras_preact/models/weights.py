@@ -32,8 +32,8 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         path: a `.weights.h5` or `.keras` file of Keras, or a `.safetensors` file of `save_safetensors`.
 
     Raises:
-        InputError: the file does not exist or is damaged, or has missing or extra weights, or weights of another shape
-            or that are not finite. The file is checked before the model is changed.
+        InputError: the file does not exist or is damaged, or has missing or extra weights, or weights of a
+            different shape or that are not finite. The file is checked before the model is changed.
 
     Example:
 

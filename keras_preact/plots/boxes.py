@@ -95,7 +95,7 @@ def panel(figure: Figure, left: float, bottom: float, width: float, height: floa
 def write(axes: Any, x: float, y: float, text: str, size: float = SMALL, **options: Any) -> None:
     """Write the lines of a text, each as one text, centered unless options say otherwise.
 
-    `y` is the middle of the capitals of the first line, so that texts side by side share a base line.
+    `y` is the middle of the capitals of the first line, so that texts side by side share a baseline.
     """
     if "rotation" not in options:
         options["va"], y = "baseline", y - 0.36 * size / 72
@@ -200,7 +200,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Column:
-    """The horizontal positions of units below each other, relative to the left edge of the drawing.
+    """The horizontal positions of units, one below the other, relative to the left edge of the drawing.
 
     Attributes:
         box: width of a box on the branch.
@@ -238,7 +238,7 @@ def column(units: Sequence[Parts]) -> Column:
 
 
 def row_height(labels: Sequence[str]) -> float:
-    """Return the height of boxes below each other, with an arrow before each."""
+    """Return the height of boxes, one below the other, with an arrow before each."""
     return sum(GAP + box_height(label) for label in labels)
 
 
@@ -309,7 +309,7 @@ def _draw_shortcut(axes: Any, side: float, split: float, end: float, x: float, a
 def _boxes(
     axes: Any, x: float, y: float, labels: Sequence[str], width: float, line: bool = True, start: float = 0.0
 ) -> float:
-    """Draw boxes below each other, each after an arrow; return the position below the last.
+    """Draw boxes, one below the other, each after an arrow; return the position below the last.
 
     Args:
         axes: the panel.

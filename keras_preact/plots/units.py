@@ -115,7 +115,7 @@ _MARGIN, _BETWEEN, _LINE = 0.1, 0.12, 0.18
 
 @dataclass(frozen=True)
 class Panel:
-    """Units below each other.
+    """Units, one below the other.
 
     Attributes:
         title: above the units.
@@ -214,7 +214,7 @@ def unit_parts(unit: Any) -> Parts:
     """Return the parts of a built unit.
 
     Raises:
-        InputError: it is no residual unit, or not built.
+        InputError: it is not a residual unit, or not built.
     """
     if not isinstance(unit, ResidualLayer):
         raise InputError(f"only residual units can be drawn, not {type(unit).__name__}; pass a ResidualUnit")

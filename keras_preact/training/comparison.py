@@ -55,7 +55,7 @@ def compare(
     for name, config in configs.items():
         if different := [key for key in _DATA if getattr(config, key) != getattr(first, key)]:
             raise InputError(
-                f"{name} has another {different[0]} than {next(iter(configs))}; a comparison needs the same data"
+                f"{name} has a different {different[0]} from {next(iter(configs))}; a comparison needs the same data"
             )
     dataset = first.load_dataset()
     models = {}

@@ -38,7 +38,7 @@ class RunConfig:
         dataset: a name that `load_dataset` accepts: `"bundled"` (default), `"folder"`, `"reviews"`, `"characters"`,
             `"weather"`, or a tensorflow-datasets name.
         data_dir: folder of the data; `None` (default) for the default of each kind.
-        image_size: height and width of the images in pixels, for example 16 to average CIFAR's down. Default: as in
+        image_size: height and width of the images in pixels, for example 16 to reduce those of CIFAR. Default: as in
             `load_dataset`.
         only: names of the classes to train on. Default: all.
         skip_corrupt: skip and count unreadable images of a folder. Default `False`.

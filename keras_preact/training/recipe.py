@@ -26,7 +26,7 @@ from keras_preact.training.recorded import from_record, make_plain
 from keras_preact.training.tasks import Task
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
-"""How pixels are brought to order 1. `per_pixel_mean`: subtract the mean training image, then divide by 255.
+"""How pixels are normalized. `per_pixel_mean`: subtract the mean training image, then divide by 255.
 `per_channel`: standardize by the mean and standard deviation of each channel over the training images. `per_image`:
 standardize each image by its own mean and standard deviation, after the crop. `none`: only divide by 255."""
 
@@ -373,8 +373,8 @@ class FastRecipe(Recipe, kind="fast"):
                 check_number(f"a share in {name}", share, 0, 1)
         if len(self.scale_changes) != len(self.image_scales) - 1 or sorted(self.scale_changes) != [*self.scale_changes]:
             raise InputError(
-                f"{len(self.image_scales)} image scales have the scale changes {self.scale_changes}; give one less, in "
-                "increasing order"
+                f"{len(self.image_scales)} image scales need {len(self.image_scales) - 1} scale changes in increasing "
+                f"order, not {self.scale_changes}"
             )
         if self.image_scales[-1] != 1:
             raise InputError(

@@ -53,7 +53,7 @@ def test_length_and_steps_per_epoch():
 
 
 @pytest.mark.parametrize(("before", "after"), [(32, 16), (24, 8), (32, 24), (17, 9)])
-def test_images_in_memory_are_averaged_down(before, after):
+def test_images_in_memory_are_reduced_by_area_averaging(before, after):
     """The reference repeats each pixel until every area covers a whole number of them."""
     images = pixels(2, before)
     fine = np.repeat(np.repeat(images.astype("float64"), after, 1), after, 2)

@@ -59,7 +59,7 @@ def test_equal_sizes_are_read_into_memory_in_order(equal_sizes):
     assert data.train.labels.tolist() == [0, 1] * 6
     assert data.fingerprint() == load_dataset("small_equal", equal_sizes).fingerprint()
     assert from_tfds("small_equal", equal_sizes, image_size=8).fingerprint() == data.fingerprint()
-    with pytest.raises(InputError, match="can only be averaged down; choose an image size from 8 to 8 pixels, not 16"):
+    with pytest.raises(InputError, match="can only be reduced; choose an image size from 8 to 8 pixels, not 16"):
         from_tfds("small_equal", equal_sizes, image_size=16)
 
 

@@ -23,7 +23,7 @@ def root(tmp_path, monkeypatch):
     weights.mkdir(parents=True)
     monkeypatch.setattr(catalogue, "FOLDER", weights)
     monkeypatch.setattr(catalogue, "LARGE_FOLDER", tmp_path / "weights")
-    monkeypatch.setitem(publish.LICENCES, "bundled", "none")
+    monkeypatch.setitem(publish.LICENSES, "bundled", "none")
     (weights / "catalogue.json").write_text("{}")
     catalogue.catalogue.cache_clear()
     yield tmp_path

@@ -38,7 +38,7 @@ def out(tmp_path_factory):
     with pytest.raises(Interrupted):
         run_missing(planned(out), callbacks=lambda name, config: [Stop()])
     first, second = planned(out)
-    assert first.is_begun and not second.is_begun
+    assert first.is_started and not second.is_started
     messages = []
     keras.config.set_dtype_policy("mixed_bfloat16")  # the program's own
     try:
@@ -88,7 +88,7 @@ def test_a_folder_with_another_run_is_not_taken_for_this_one(tmp_path):
     job = planned(tmp_path)[0]
     folder = RunFolder.create(job.path)
     folder.update_record(kind="training", status="running", config=dataclasses.replace(job.config, seed=5).to_dict())
-    with pytest.raises(InputError, match="holds another run than a's; choose another folder with --out"):
+    with pytest.raises(InputError, match="contains a run other than a; choose another folder with --out"):
         planned(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Networks as other programs run them: the outputs of Keras, or a sentence and nothing left behind."""
 
 import dataclasses
+import sys
 
 import keras
 import numpy as np
@@ -52,6 +53,15 @@ def test_int8_has_a_quarter_of_the_size_and_nearly_the_error(tmp_path):
     assert abs(errors["int8"] - errors["float32"]) < 2 and errors["float32"] < 12
     sizes = [(tmp_path / f"{dtype}.tflite").stat().st_size for dtype in ("float32", "int8")]
     assert sizes[1] < 0.4 * sizes[0]
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix, format in FORMATS.items() if len(format.packages) > 1])
+def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, suffix):
+    for package in FORMATS[suffix].packages:
+        if package != "tensorflow":
+            monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(InputError, match=r'not installed; pip install "keras_preact\[export\]"'):
+        export_model(cifar_resnet(8), tmp_path / f"network{suffix}")
 
 
 @pytest.mark.parametrize("name", ["network", "network.onnx", "network.xml"])

@@ -400,7 +400,7 @@ class TestCustomUnits:
         stack = self.stack(Scaled(), True, remat="unit")
         stack(self.images)
         if keras.backend.backend() == "tensorflow":
-            with pytest.raises(InputError, match="store a number or an array of NumPy instead"):
+            with pytest.raises(InputError, match="use a Python number or a NumPy array instead"):
                 train_stack(stack, self.images)
 
     @pytest.mark.parametrize("make", [lambda x: keras.Sequential([x]), keras.layers.SpectralNormalization])
@@ -771,7 +771,7 @@ class TestErrors:
         for wrong in (1.5, -0.1, math.nan, "half"):
             with pytest.raises(InputError, match="drop_path"):
                 UnitStack(ResidualUnit(16, drop_path=0.1), 2, rolled=True, vary={"drop_path": [0.1, wrong]})
-        with pytest.raises(InputError, match="vary names color, which is no argument of ResidualUnit"):
+        with pytest.raises(InputError, match="vary names color, which is not an argument of ResidualUnit"):
             UnitStack(ResidualUnit(16), 2, rolled=False, vary={"color": [1, 2]})
         with pytest.raises(InputError, match=r"no variable drop_path/rate to vary; set the unit's drop_path above 0"):
             UnitStack(ResidualUnit(16), 2, rolled=True, vary={"drop_path": [0.0, 0.1]}).build((1, 8, 8, 16))

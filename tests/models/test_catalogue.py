@@ -55,11 +55,11 @@ def test_every_file_is_in_the_catalogue_and_small_enough():
         assert (path.parent == FOLDER) == (about.bytes <= 2**20)
 
 
-def test_the_list_names_error_parameters_licence_and_size():
+def test_the_list_names_error_parameters_license_and_size():
     about = {entry.name: entry for entry in pretrained()}[SMALL]
     assert about.parameters == 691_674 and about.test_size == 10_000 and len(about.class_errors) == 10
     assert np.mean(about.class_errors) == pytest.approx(about.test_error, abs=0.01)
-    assert "Krizhevsky" in about.data_licence and 1e6 < about.bytes < 2e6
+    assert "Krizhevsky" in about.data_license and 1e6 < about.bytes < 2e6
     assert module.Pretrained.from_dict(SMALL, about.to_dict()) == about
 
 

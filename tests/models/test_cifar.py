@@ -72,7 +72,7 @@ def test_units_of_one_layer():
     assert sum(units_in(layer) for layer in model.layers) == 12
     with pytest.raises(InputError, match=r"depth 21 is not 3n\+2; the nearest depths that are: 20, 23"):
         cifar_units(21, block="single")
-    with pytest.raises(InputError, match="give bottleneck or block, not both"):
+    with pytest.raises(InputError, match="pass bottleneck or block, not both"):
         cifar_units(20, bottleneck=False, block="basic")
 
 
@@ -242,10 +242,10 @@ def test_block_and_number_of_units(depth, bottleneck, expected):
         (100, True, "not 9n\\+2; the nearest depths that are: 92, 101"),
         (2, None, "the nearest depths that are: 8"),
         (-5, None, "the nearest depths that are: 8"),
-        (20.5, None, "depth is 20.5; give an integer such as 20 or 110"),
-        (20.0, None, "depth is 20.0; give an integer such as 20 or 110"),
-        ("20", None, "depth is '20'; give an integer such as 20 or 110"),
-        (math.nan, None, "depth is nan; give an integer"),
+        (20.5, None, "depth is 20.5; pass an integer such as 20 or 110"),
+        (20.0, None, "depth is 20.0; pass an integer such as 20 or 110"),
+        ("20", None, "depth is '20'; pass an integer such as 20 or 110"),
+        (math.nan, None, "depth is nan; pass an integer"),
     ],
 )
 def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, message):
@@ -257,7 +257,7 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
     ("options", "message"),
     [
         ({"classes": 0}, "classes is 0"),
-        ({"input_shape": (32, 32)}, "give \\(height, width, channels\\)"),
+        ({"input_shape": (32, 32)}, "pass \\(height, width, channels\\)"),
         ({"input_shape": (3, 32, 32)}, "looks like the other data format"),
         ({"input_shape": (4, 4, 3)}, "at least 8 pixels"),
         ({"input_shape": (32, 32, None)}, "number of channels must be known"),
@@ -266,10 +266,10 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
             {"weights": "imagenet"},
             "imagenet is not a weights file; pass the path of a file .* or the data set of trained weights",
         ),
-        ({"weights": 5}, "weights is 5; give the path"),
+        ({"weights": 5}, "weights is 5; pass the path"),
         ({"output_stride": 3}, "choose one of 1, 2, 4"),
         ({"rolled": "yes"}, "rolled is 'yes'; it must be True or False"),
-        ({"classifier_activation": "sfotmax"}, "classifier_activation is 'sfotmax'; give"),
+        ({"classifier_activation": "sfotmax"}, "classifier_activation is 'sfotmax'; pass"),
         ({"data_format": "channel_last"}, "did you mean 'channels_last'"),
         ({"remat": "all"}, "known: none, unit, segment"),
         ({"bottleneck": True, "depth": 11, "width_per_group": 0}, "width_per_group is 0"),

@@ -80,7 +80,7 @@ def test_with_the_stride_in_the_last_unit_the_arithmetic_is_that_of_keras_applic
 
 
 def test_output_stride_and_stride_in_the_last_unit_exclude_each_other():
-    with pytest.raises(InputError, match="give stride_in"):
+    with pytest.raises(InputError, match="pass stride_in"):
         imagenet_resnet(18, output_stride=16, stride_in="last")
     with pytest.raises(InputError, match="stride_in"):
         imagenet_resnet(18, stride_in="middle")

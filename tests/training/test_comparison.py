@@ -32,7 +32,7 @@ def test_nothing_to_compare_is_refused(tmp_path):
 def test_different_data_are_refused(tmp_path, other):
     """The mean image of the first run's data would be subtracted from those of the others."""
     configs = {"a": RunConfig(options={"depth": 8}), "b": RunConfig(options={"depth": 8}, **other)}
-    with pytest.raises(InputError, match=f"b has another {next(iter(other))} than a"):
+    with pytest.raises(InputError, match=f"b has a different {next(iter(other))} from a"):
         compare(configs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -23,7 +23,7 @@ def write(path: Path, text: str) -> None:
 
 
 def reviews(archive: Path) -> str:
-    """Return a line a sentence: the mean of twenty people's ratings from -4 to 4, a tab, the sentence."""
+    """Return one line per sentence: the mean of twenty people's ratings from -4 to 4, a tab, the sentence."""
     with tarfile.open(archive) as outer:
         inner = next(member for member in outer if member.name.endswith("hutto_ICWSM_2014.tar.gz"))
         with tarfile.open(fileobj=outer.extractfile(inner)) as files:
@@ -36,7 +36,7 @@ def reviews(archive: Path) -> str:
 
 
 def weather(wheel: Path) -> str:
-    """Return a line an hour of the typical year of Greensboro, North Carolina: what WEATHER names."""
+    """Return one line per hour of the typical year of Greensboro, North Carolina, with the columns of WEATHER."""
     with zipfile.ZipFile(wheel) as files:
         text = files.read("pvlib/data/723170TYA.CSV").decode("ascii")
     _, header, *rows = csv.reader(io.StringIO(text))
