@@ -96,6 +96,7 @@ class SideBySide:
         self.names = dict(names)
         self.epochs: dict[int, dict[str, tuple[float, float]]] = {}
         self._running: dict[str, float] = {}
+        self._said = 0  # the last epoch that was printed
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn()
         )
@@ -122,6 +123,7 @@ class SideBySide:
         """Show the finished epochs of a resumed run, given the rows of its metrics.csv."""
         for row in rows:
             self.epochs.setdefault(int(row["epoch"]), {})[name] = row["train_error"], row["test_error"]
+        self._said = max((epoch for epoch, found in self.epochs.items() if len(found) == len(self.names)), default=0)
         self._bar.advance(self._task, rows[-1]["step"] if rows else 0)
 
     def _step(self, name: str, logs: Any) -> None:
@@ -131,9 +133,17 @@ class SideBySide:
     def _add(self, epoch: int, name: str, found: tuple[float, float]) -> None:
         self.epochs.setdefault(epoch, {})[name] = found
         self._running.pop(name, None)
-        if not console.is_terminal and len(self.epochs[epoch]) == len(self.names):
-            shown = ", ".join(f"{title} {self.epochs[epoch][each][1]:.1f}" for each, title in self.names.items())
+        if not console.is_terminal:
+            complete = len(self.epochs[epoch]) == len(self.names)
+            self._say(epoch if complete else epoch - 1)
+
+    def _say(self, last: int) -> None:
+        """Print the epochs up to the last one. A run that has diverged is missing from the later ones."""
+        for epoch in range(self._said + 1, last + 1):
+            found = self.epochs.get(epoch, {})
+            shown = ", ".join(f"{title} {found[each][1]:.1f}" for each, title in self.names.items() if each in found)
             say(f"epoch {epoch}: test error (%) {shown}{self._gap(epoch, '; gap ')}")
+        self._said = max(self._said, last)
 
     def _gap(self, epoch: int, prefix: str = "") -> str:
         """Return the test error of the first run minus that of the last, in points."""

@@ -67,3 +67,6 @@ def test_without_a_terminal_a_finished_epoch_is_a_line(display, monkeypatch):
     assert page.getvalue() == ""
     display.callback("full").on_epoch_end(0, logs(70.0, 60.0))
     assert page.getvalue() == "epoch 1: test error (%) original 85.0, full pre-activation 60.0; gap +25.0\n"
+    display.callback("original").on_epoch_end(1, logs(80.0, 84.0))
+    display.callback("original").on_epoch_end(2, logs(80.0, 83.0))  # the other run has diverged
+    assert page.getvalue().splitlines()[1:] == ["epoch 2: test error (%) original 84.0"]

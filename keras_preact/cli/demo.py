@@ -10,6 +10,7 @@ from keras_preact.cli.display import say_comparison, side_by_side
 from keras_preact.cli.options import RUNS
 from keras_preact.console import say
 from keras_preact.experiments.tables import DEMO_DEPTH, PAPERS_RATE, TUNED_ORIGINAL
+from keras_preact.paper import in_words
 from keras_preact.training import (
     RunConfig,
     choose_threads,
@@ -57,9 +58,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _finding(folder: Any, depth: int, rate: float) -> str:
     """Return a sentence that says what the demo's figure shows."""
-    results = folder.record()["results"]
-    original, full = (results[name]["test_error"] for name in ("original", "full_preactivation"))
-    steps = folder.open(folder.path / "original").record()["steps"]
+    records = {name: folder.open(folder.path / name).record() for name in ("original", "full_preactivation")}
+    for name, record in records.items():
+        if "diverged" in record:
+            return (
+                f"At {depth} layers and learning rate {rate:g}, the {in_words(name)} network diverged at step "
+                f"{record['diverged']['step']}: its loss or a weight became NaN or infinite."
+            )
+    original, full = (record["result"]["test_error"] for record in records.values())
+    steps = records["original"]["steps"]
     if abs(original - full) < 5:
         return (
             f"At {depth} layers and learning rate {rate:g}, the order hardly matters: after {steps:,} steps the test "

@@ -22,14 +22,7 @@ def say_comparison(folder: Any) -> None:
     """Print the results of networks trained in the same way."""
     runs = {name: folder.open(folder.path / name) for name in folder.record()["runs"]}
     records = {name: run.record() for name, run in runs.items()}
-    rows = [
-        [
-            in_words(name),
-            *(f"{record['result'][key]:.1f}" for key in ("train_error", "test_error")),
-            f"{record['seconds']:.0f}",
-        ]
-        for name, record in records.items()
-    ]
+    rows = [[in_words(name), *_errors(record), f"{record['seconds']:.0f}"] for name, record in records.items()]
     first, record = next(iter(runs.values())), next(iter(records.values()))
     data, depth = record["data"], record["config"]["options"].get("depth")
     unit, kind = first.unit(), "sequences" if "task" in data else "images"
@@ -39,7 +32,14 @@ def say_comparison(folder: Any) -> None:
     console.print()
     console.print(table(heads, rows, title=title))
     files = [path.name for path in (folder.curves_path, folder.metrics_path, folder.record_path) if path.exists()]
-    say(f"\nFiles in {folder.path}: {', '.join(files)}, and a model.keras for each network.")
+    say(f"\nFiles in {folder.path}: {', '.join(files)}, and a model.keras for each trained network.")
+
+
+def _errors(record: dict[str, Any]) -> list[str]:
+    """Return the training and the test error of a run that has ended, as text."""
+    if "diverged" in record:
+        return ["", f"diverged at step {record['diverged']['step']}"]
+    return [f"{record['result'][key]:.1f}" for key in ("train_error", "test_error")]
 
 
 def progress(name: str, config: Any) -> list[Any]:

@@ -15,6 +15,8 @@ def run(options: argparse.Namespace) -> None:
     rows = []
     for name in names:
         run = folder.open(folder.path / name)
+        if name and "diverged" in run.record():
+            continue  # it has no trained network
         measured = evaluate(
             run.path, data_dir=options.data_dir, image_size=options.image_size, short_side=options.short_side
         )

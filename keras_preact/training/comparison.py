@@ -30,7 +30,8 @@ def compare(
 ) -> RunFolder:
     """Train several configurations in turns, one epoch each, and draw their curves together.
 
-    Taking turns lets you watch the runs side by side. Each run is the same as with `start`.
+    Taking turns lets you watch the runs side by side. Each run is the same as with `start`. If one diverges, the others
+    go on; its record says at which step it ended.
 
     Args:
         configs: configurations by the name of their subfolder, such as "original"; all on the same data, image size and
@@ -43,6 +44,7 @@ def compare(
 
     Raises:
         InputError: no or bad configurations, different data, bad data or folder; no folder is created.
+        Diverged: every run diverged.
         Interrupted: a signal asked to stop; continue with `resume_comparison`.
     """
     if not configs:
@@ -84,6 +86,7 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
 
     Raises:
         InputError: the folder contains no comparison, or a finished one.
+        Diverged: every run diverged.
         Interrupted: a signal asked to stop again.
     """
     _check_callbacks(callbacks)
@@ -95,6 +98,8 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
         )
     if record.get("status") == "finished":  # absent if a kill prevented the second record of an older version
         raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
+    if record.get("status") == "diverged":
+        raise InputError(f"every run in {path} diverged; start again in another folder, with a lower learning rate")
     return _train(folder, callbacks, {})
 
 
@@ -137,18 +142,22 @@ def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.M
 
 def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     """Write the metrics, curves and results of all runs."""
+    finished = [name for name, run in runs.items() if run.record()["status"] == "finished"]
     with writing(folder.metrics_path), open(folder.metrics_path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["run", *METRICS])
         for name, run in runs.items():
+            if not run.metrics_path.exists():  # it diverged in its first epoch
+                continue
             with open(run.metrics_path, newline="", encoding="utf-8") as rows:
                 writer.writerows([name, *row] for row in list(csv.reader(rows))[1:])
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
-    folder.write_curves({in_words(name): run.metrics() for name, run in runs.items()}, unit)
+    curves = {in_words(name): rows for name, run in runs.items() if (rows := run.metrics())}
+    folder.write_curves(curves, unit)
     folder.update_record(
         status="finished",
-        results={name: record["result"] for name, record in records.items()},
+        results={name: records[name]["result"] for name in finished},
         seconds=round(sum(record["seconds"] for record in records.values()), 1),
     )
 
@@ -156,13 +165,21 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
 def _train_in_turns(
     folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks, models: Mapping[str, keras.Model]
 ) -> dict[str, RunFolder]:
-    """Train the run with the fewest steps for an epoch, until all are finished; return their folders.
+    """Train the run with the fewest steps for an epoch, until all have ended; return their folders.
 
     `models` has the models of new runs that were built already.
+
+    Raises:
+        Diverged: every run diverged.
     """
     runs = {name: RunFolder(folder.path / name) for name in configs}
     records = {name: run.record() if run.exists() else {} for name, run in runs.items()}
-    steps = {name: record.get("step", 0) for name, record in records.items() if record.get("status") != "finished"}
+    diverged = {name for name, record in records.items() if record.get("status") == "diverged"}
+    steps = {
+        name: record.get("step", 0)
+        for name, record in records.items()
+        if record.get("status") != "finished" and name not in diverged
+    }
     stop_request = StopRequest()
     with handles_signals(stop_request), ExitStack() as stack:
         trainings = {}
@@ -181,6 +198,11 @@ def _train_in_turns(
             except StopIteration as end:
                 runs[name] = end.value
                 del steps[name]
+            except Diverged:
+                del steps[name]
+                diverged.add(name)
+                if len(diverged) == len(runs):
+                    raise
     return runs
 
 

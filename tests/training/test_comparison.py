@@ -1,6 +1,7 @@
 """Two networks into one folder, as the demonstration does it."""
 
 import csv
+import dataclasses
 import signal
 import time
 
@@ -11,6 +12,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.training import (
     CosineSchedule,
+    Diverged,
     Interrupted,
     Recipe,
     RunConfig,
@@ -35,6 +37,52 @@ def test_different_data_are_refused(tmp_path, other):
     with pytest.raises(InputError, match=f"b has a different {next(iter(other))} from a"):
         compare(configs, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+RECIPE = Recipe("test", steps=3, batch_size=8, schedule=CosineSchedule(0.05, 1))
+
+
+def rates(**learning_rates):
+    """Return a configuration per learning rate."""
+    return {
+        name: RunConfig(options={"depth": 8}, recipe=dataclasses.replace(RECIPE, schedule=CosineSchedule(rate)))
+        for name, rate in learning_rates.items()
+    }
+
+
+def test_a_run_that_diverges_ends_and_the_others_go_on(tmp_path):
+    folder = compare(rates(high=1e30, low=0.01), tmp_path / "run")
+    record = folder.record()
+    assert record["status"] == "finished" and list(record["results"]) == ["low"]
+    runs = {name: folder.open(folder.path / name).record() for name in ("high", "low")}
+    assert runs["high"]["status"] == "diverged" and runs["low"]["step"] == 3
+    with open(folder.metrics_path, newline="") as file:
+        assert [row["step"] for row in csv.DictReader(file) if row["run"] == "low"] == ["3"]
+    with pytest.raises(InputError, match="is finished"):
+        resume_comparison(folder.path)
+
+
+def test_a_run_that_diverged_before_the_stop_is_not_repeated(tmp_path):
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            signal.raise_signal(signal.SIGINT)
+
+    def stop_low(name, config):
+        return [Stop()] if name == "low" else []
+
+    with pytest.raises(Interrupted):
+        compare(rates(high=1e30, low=0.01), tmp_path / "run", stop_low)
+    before = (tmp_path / "run/high/run.json").read_bytes()
+    assert list(resume_comparison(tmp_path / "run").record()["results"]) == ["low"]
+    assert (tmp_path / "run/high/run.json").read_bytes() == before
+
+
+def test_a_comparison_of_which_every_run_diverges_says_so(tmp_path):
+    with pytest.raises(Diverged):
+        compare(rates(high=1e30, higher=1e35), tmp_path / "run")
+    assert RunFolder.open(tmp_path / "run").record()["status"] == "diverged"
+    with pytest.raises(InputError, match=r"every run in .*run diverged; start again in another folder, with a lower"):
+        resume_comparison(tmp_path / "run")
 
 
 @pytest.mark.thorough
