@@ -86,16 +86,27 @@ def find_the_fault(answer: Any) -> str:
 
 @exercise("10.3")
 def coupled_decay(answer: Any) -> str:
-    w, g, rate, decay = np.array([2.0, -1.0]), np.array([0.5, 0.25]), 0.1, 0.01
-    new = expect_array(expect_function(answer)(w.copy(), g, rate, decay), w.shape)
+    start, gradients = np.array([2.0, -1.0]), np.array([[0.5, 0.25], [-0.25, 1.0], [1.0, 0.5]])
+    rate, momentum, decay = 0.1, 0.9, 0.05
+
+    def trained(coupled: float = 0.0, decoupled: float = 0.0, rate: float = rate, momentum: float = momentum) -> Any:
+        w, velocity = start, np.zeros(2)
+        for gradient in gradients:
+            velocity = momentum * velocity - rate * (gradient + coupled * w)
+            w = w + velocity - decoupled * w
+        return w
+
+    new = expect_array(expect_function(answer)(start.copy(), gradients.copy(), rate, momentum, decay), start.shape)
     mistakes = {
-        "the decay is not multiplied by the learning rate: it belongs to the gradient.": w - rate * g - decay * w,
-        "it decays twice as fast: that is the gradient of λ‖w‖², not of ½λ‖w‖².": w - rate * (g + 2 * decay * w),
-        "the decay is missing.": w - rate * g,
-        "the sign of the decay is wrong: the weights grow.": w - rate * (g - decay * w),
-        "you step up the gradient, not down.": w + rate * (g + decay * w),
+        "this is decoupled decay: it bypasses the momentum.": trained(decoupled=rate * decay),
+        "the decay is not multiplied by the learning rate: it belongs to the gradient.": trained(decoupled=decay),
+        "it decays twice as fast: that is the gradient of λ‖w‖², not of ½λ‖w‖².": trained(2 * decay),
+        "the decay is missing.": trained(),
+        "the sign of the decay is wrong: the weights grow.": trained(-decay),
+        "the momentum is missing.": trained(decay, momentum=0.0),
+        "you step up the gradient, not down.": trained(decay, rate=-rate),
     }
     refuse_mistakes(new, mistakes, 1e-7)
-    if not is_close(new, w - rate * (g + decay * w), 1e-7):
-        raise Wrong("it is not w − η (g + λw), with the learning rate η and the decay λ.")
-    return "Without momentum, decoupled decay by learning rate times λ would be the same; with momentum it is not."
+    if not is_close(new, trained(decay), 1e-7):
+        raise Wrong("it is not v ← μv − η (g + λw), w ← w + v, with momentum μ, learning rate η and decay λ.")
+    return "The decay passes through the momentum. Decoupled decay does not, so the same λ is weaker there."

@@ -58,21 +58,27 @@ def a_pre_norm_block(answer: Any) -> str:
 @exercise("09.2")
 def exponent_of_a_power(answer: Any) -> str:
     function = expect_function(answer)
-    depths = np.array([6.0, 12.0, 24.0, 48.0])
-    for exponent, factor in ((-0.5, 3.0), (0.0, 1.6), (1.0, 0.1)):
-        norms = factor * depths**exponent
+    depths, scatter = np.array([6.0, 12.0, 24.0, 48.0]), np.array([1.1, 0.9, 1.2, 0.95])
+    x = np.log(depths)
+    for power, factor in ((-0.5, 3.0), (0.0, 1.6), (1.0, 0.1)):
+        norms = factor * depths**power * scatter
+        y = np.log(norms)
+        exponent = np.polyfit(x, y, 1)[0]
         returned = function(depths, norms)
         if np.ndim(returned) == 1 and len(returned) == 2:
             raise Wrong("it returns two numbers, perhaps from np.polyfit; the exponent is the first of them.")
         found = expect_number(returned)
-        if exponent and is_close(found, -exponent):
-            raise Wrong(f"the sign is wrong: {found:g} for norms proportional to depth^{exponent:g}.")
-        if exponent == -0.5 and is_close(found, 1 / exponent):
-            raise Wrong("depth and norm are swapped.")
-        if is_close(found, np.polyfit(depths, norms, 1)[0]) and exponent == -0.5:
-            raise Wrong("that is the slope of the numbers; take logarithms of both.")
+        mistakes = {
+            "the sign is wrong.": -exponent,
+            "depth and norm are swapped.": np.polyfit(y, x, 1)[0],
+            "that is the slope of the numbers; take logarithms of both.": np.polyfit(depths, norms, 1)[0],
+            "you used only the first and the last depth; fit a line to all.": (y[-1] - y[0]) / (x[-1] - x[0]),
+        }
+        for hint, mistake in mistakes.items():
+            if is_close(found, mistake):
+                raise Wrong(hint)
         if not is_close(found, exponent):
-            raise Wrong(f"for norms proportional to depth^{exponent:g} it returns {found:g}.")
+            raise Wrong(f"for norms that scatter around depth^{power:g} it returns {found:g}, not {exponent:g}.")
     return "On logarithmic axes a power is a line, and its exponent is the slope."
 
 

@@ -8,10 +8,20 @@ from keras_preact.course.bugs import network_with_a_fault
 
 NORMAL = np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype("float32")
 
+
+def trained(w, gradients, rate, momentum, decay, decoupled=0.0):
+    """Return the weights after SGD as PyTorch writes it, whose velocity contains no learning rate."""
+    velocity = 0.0
+    for gradient in gradients:
+        velocity = momentum * velocity + gradient + decay * w
+        w = w - rate * velocity - decoupled * w
+    return w
+
+
 RIGHT = {
     "10.1": lambda unit: np.array_equal(np.array(unit(NORMAL)), NORMAL),
     "10.2": "unit3",
-    "10.3": lambda w, g, rate, decay: w - rate * (g + decay * w),
+    "10.3": lambda *arguments: trained(*arguments),
 }
 
 WRONG = [
@@ -23,12 +33,14 @@ WRONG = [
     ("10.1", lambda unit: None, "returns nothing"),
     ("10.2", "unit4", "adds its input unchanged"),
     ("10.2", "stage1_unit04", "give the name of a unit"),
-    ("10.3", lambda w, g, rate, decay: w - rate * g - decay * w, "not multiplied by the learning rate"),
-    ("10.3", lambda w, g, rate, decay: w - rate * (g + 2 * decay * w), "twice as fast"),
-    ("10.3", lambda w, g, rate, decay: w - rate * g, "the decay is missing"),
-    ("10.3", lambda w, g, rate, decay: w - rate * (g - decay * w), "the weights grow"),
-    ("10.3", lambda w, g, rate, decay: w + rate * (g + decay * w), "up the gradient"),
-    ("10.3", lambda w, g, rate, decay: w, "it is not w"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, rate, m, 0, rate * decay), "this is decoupled decay"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, rate, m, 0, decay), "not multiplied by the learning rate"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, rate, m, 2 * decay), "twice as fast"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, rate, m, 0), "the decay is missing"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, rate, m, -decay), "the weights grow"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, rate, 0, decay), "the momentum is missing"),
+    ("10.3", lambda w, g, rate, m, decay: trained(w, g, -rate, m, decay), "up the gradient"),
+    ("10.3", lambda w, g, rate, m, decay: w, "it is not v"),
 ]
 
 
