@@ -11,7 +11,7 @@ import keras
 from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.convolutions import WeightLayer
 from keras_preact.layers.placements import get_placement
-from keras_preact.models.options import NetworkOptions, with_network_options
+from keras_preact.models.options import NetworkOptions, variant_of, with_network_options
 from keras_preact.models.profiles import conventions
 from keras_preact.models.resnet import Network, Stage, Stem, build_network, dilate
 
@@ -105,6 +105,10 @@ def imagenet_resnet(
     return build_network(network, common, input_shape=input_shape, default_size=224, classes=classes)
 
 
+_variant = variant_of(imagenet_resnet, "depth", "placement")
+
+
+@_variant
 def preact_resnet18(**options: Any) -> keras.Model:
     """Pre-activation ResNet-18; options as in `imagenet_resnet`, without `depth` and `placement`.
 
@@ -115,31 +119,37 @@ def preact_resnet18(**options: Any) -> keras.Model:
     return imagenet_resnet(18, "full_preactivation", **options)
 
 
+@_variant
 def preact_resnet34(**options: Any) -> keras.Model:
     """Pre-activation ResNet-34; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(34, "full_preactivation", **options)
 
 
+@_variant
 def preact_resnet50(**options: Any) -> keras.Model:
     """Pre-activation ResNet-50; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(50, "full_preactivation", **options)
 
 
+@_variant
 def preact_resnet101(**options: Any) -> keras.Model:
     """Pre-activation ResNet-101; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(101, "full_preactivation", **options)
 
 
+@_variant
 def preact_resnet152(**options: Any) -> keras.Model:
     """Pre-activation ResNet-152; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(152, "full_preactivation", **options)
 
 
+@_variant
 def preact_resnet200(**options: Any) -> keras.Model:
     """Pre-activation ResNet-200; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(200, "full_preactivation", **options)
 
 
+@_variant
 def postact_resnet18(**options: Any) -> keras.Model:
     """Original ResNet-18; options as in `imagenet_resnet`, without `depth` and `placement`.
 
@@ -149,26 +159,31 @@ def postact_resnet18(**options: Any) -> keras.Model:
     return imagenet_resnet(18, "original", **options)
 
 
+@_variant
 def postact_resnet34(**options: Any) -> keras.Model:
     """Original ResNet-34; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(34, "original", **options)
 
 
+@_variant
 def postact_resnet50(**options: Any) -> keras.Model:
     """Original ResNet-50; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(50, "original", **options)
 
 
+@_variant
 def postact_resnet101(**options: Any) -> keras.Model:
     """Original ResNet-101; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(101, "original", **options)
 
 
+@_variant
 def postact_resnet152(**options: Any) -> keras.Model:
     """Original ResNet-152; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(152, "original", **options)
 
 
+@_variant
 def postact_resnet200(**options: Any) -> keras.Model:
     """Original ResNet-200; options as in `imagenet_resnet`, without `depth` and `placement`."""
     return imagenet_resnet(200, "original", **options)

@@ -88,7 +88,7 @@ def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., k
     TypeError: cifar_resnet() got an unexpected keyword argument 'stride_one'; did you mean 'stride_on'?
     """
     signature = inspect.signature(builder)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
+    own = _named_parameters(builder)
     shared = [
         inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
         for field in fields(NetworkOptions)
@@ -97,10 +97,7 @@ def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., k
 
     @functools.wraps(builder)
     def build(*arguments: Any, **options: Any) -> keras.Model:
-        for name in options.keys() - signature.parameters.keys():
-            near = difflib.get_close_matches(name, signature.parameters, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{builder.__name__}() got an unexpected keyword argument {name!r}{hint}")
+        _refuse_unknown(builder.__name__, options, signature)
         if isinstance(options.get("weights"), str):
             from keras_preact.models.catalogue import build_trained, datasets  # imports the builders
 
@@ -110,3 +107,48 @@ def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., k
 
     build.__signature__ = signature  # type: ignore[attr-defined]
     return build
+
+
+def variant_of(base: Callable[..., keras.Model], *fixed: str) -> Callable[..., Callable[..., keras.Model]]:
+    """Return a decorator for a function that passes its options on to `base`, which shows them in its signature.
+
+    Args:
+        base: a builder.
+        fixed: names of the arguments of `base` that the function chooses itself.
+
+    >>> from keras_preact.models import preact_resnet50
+    >>> "shortcut" in inspect.signature(preact_resnet50).parameters
+    True
+    >>> preact_resnet50(clases=10)
+    Traceback (most recent call last):
+        ...
+    TypeError: preact_resnet50() got an unexpected keyword argument 'clases'; did you mean 'classes'?
+    """
+
+    def decorate(function: Callable[..., keras.Model]) -> Callable[..., keras.Model]:
+        own = _named_parameters(function)
+        others = [each for each in _named_parameters(base) if each.name not in {*fixed, *(mine.name for mine in own)}]
+        passed_on = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in others]
+        signature = inspect.signature(function).replace(parameters=[*own, *passed_on])
+
+        @functools.wraps(function)
+        def build(*arguments: Any, **options: Any) -> keras.Model:
+            _refuse_unknown(function.__name__, options, signature)
+            return function(*arguments, **options)
+
+        build.__signature__ = signature  # type: ignore[attr-defined]
+        return build
+
+    return decorate
+
+
+def _named_parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """Return the parameters of a function, without `**options`."""
+    return [each for each in inspect.signature(function).parameters.values() if each.kind != each.VAR_KEYWORD]
+
+
+def _refuse_unknown(function: str, options: dict[str, Any], signature: inspect.Signature) -> None:
+    for name in options.keys() - signature.parameters.keys():
+        near = difflib.get_close_matches(name, signature.parameters, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

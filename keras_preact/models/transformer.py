@@ -13,6 +13,7 @@ from keras_preact.errors import InputError, check_positive, check_rate
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
+from keras_preact.models.options import variant_of
 from keras_preact.models.resnet import check_input_tensor, drop_path_rates, equal_units, source_inputs, with_policy
 
 EMBEDDING_DEVIATION = 0.02
@@ -367,6 +368,7 @@ def transformer(
     return with_policy(model, dtype)
 
 
+@variant_of(transformer, "placement")
 def prenorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:
     """A pre-norm Transformer encoder, x' = x + F(LN(x)), with one more normalization before the head.
 
@@ -379,6 +381,7 @@ def prenorm_transformer(inputs: Inputs | None = None, head: Head | None = None, 
     return transformer(inputs, head, placement="pre_norm", **options)
 
 
+@variant_of(transformer, "placement")
 def postnorm_transformer(inputs: Inputs | None = None, head: Head | None = None, **options: Any) -> keras.Model:
     """A post-norm Transformer encoder, the original order: x' = LN(x + F(x)).
 

@@ -149,8 +149,8 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
         for name, run in runs.items():
             if not run.metrics_path.exists():  # it diverged in its first epoch
                 continue
-            with open(run.metrics_path, newline="", encoding="utf-8") as rows:
-                writer.writerows([name, *row] for row in list(csv.reader(rows))[1:])
+            with open(run.metrics_path, newline="", encoding="utf-8") as lines:
+                writer.writerows([name, *row] for row in list(csv.reader(lines))[1:])
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
     curves = {in_words(name): rows for name, run in runs.items() if (rows := run.metrics())}

@@ -5,7 +5,15 @@ import inspect
 
 import pytest
 
-from keras_preact.models import NetworkOptions, cifar_resnet, imagenet_resnet
+from keras_preact.models import (
+    NetworkOptions,
+    cifar_resnet,
+    imagenet_resnet,
+    postact_resnet18,
+    preact_resnet50,
+    prenorm_transformer,
+    transformer,
+)
 from keras_preact.models.profiles import PAPER, Conventions
 
 
@@ -22,6 +30,23 @@ def test_a_builder_shows_them_in_its_signature(builder):
 def test_an_unknown_one_is_named(builder):
     with pytest.raises(TypeError, match="unexpected keyword argument 'stride_one'"):
         builder(stride_one="1x1")
+
+
+@pytest.mark.parametrize(
+    ("variant", "builder", "fixed"),
+    [
+        (preact_resnet50, imagenet_resnet, {"depth", "placement"}),
+        (postact_resnet18, imagenet_resnet, {"depth", "placement"}),
+        (prenorm_transformer, transformer, {"placement"}),
+    ],
+)
+def test_a_variant_shows_the_arguments_of_its_builder_without_those_that_it_fixes(variant, builder, fixed):
+    shown, everything = inspect.signature(variant).parameters, inspect.signature(builder).parameters
+    assert shown.keys() == everything.keys() - fixed
+    assert all(shown[name].default == everything[name].default for name in shown)
+    for name in ("dpeth", *fixed):
+        with pytest.raises(TypeError, match=rf"{variant.__name__}\(\) got an unexpected keyword argument '{name}'"):
+            variant(**{name: 50})
 
 
 def test_every_one_is_documented():
