@@ -84,8 +84,8 @@ def test_importing_the_package_imports_little_beyond_keras():
 
 ORDER = (
     {"errors", "keras_private", "version", "paper", "startup"},
-    {"files", "layers", "data", "losses", "optimizers"},
-    {"models", "plots"},
+    {"files", "layers", "losses", "optimizers"},
+    {"data", "models", "plots"},
     {"analysis", "interop", "training"},
     {"course", "console", "experiments"},
     {"cli"},

@@ -13,10 +13,10 @@ import keras
 from keras import ops
 
 from keras_preact.analysis.differentiation import vjp
-from keras_preact.data import PadCropFlip
 from keras_preact.errors import InputError
 from keras_preact.keras_private import producer_of
 from keras_preact.layers.graph import input_of, mask_of
+from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.models.rolling import check_functional, is_functional

@@ -1,6 +1,5 @@
 """Data sets (bundled, tensorflow-datasets, folders, arrays), batches, and augmentation on the device."""
 
-from keras_preact.data.augmentation import PadCropFlip, PerPixelMean
 from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors, feed, part_of
 from keras_preact.data.bundled import bundled_cifar10
 from keras_preact.data.folder import FolderSplit, from_folder
@@ -15,6 +14,7 @@ from keras_preact.data.sequences import (
 )
 from keras_preact.data.splits import ArraySplit, ImageDataset, ImageSplit, Split, from_arrays
 from keras_preact.data.streams import from_tfds
+from keras_preact.layers.preprocessing import PadCropFlip, PerPixelMean
 
 __all__ = [
     "ArraySplit",

@@ -5,6 +5,7 @@ from keras_preact.layers.composite import freeze_batch_norms
 from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.placements import NORM_PLACEMENTS, PLACEMENTS, Placement, get_placement
 from keras_preact.layers.preactivation import BatchNorm, PreActivation, normalization
+from keras_preact.layers.preprocessing import PadCropFlip, PerPixelMean
 from keras_preact.layers.projection import ConvShortcut, HighwayGating, OptionA, Projection
 from keras_preact.layers.registry import SHORTCUTS, get_shortcut
 from keras_preact.layers.residual import ResidualLayer
@@ -51,6 +52,8 @@ __all__ = [
     "HighwayGating",
     "IdentityShortcut",
     "OptionA",
+    "PadCropFlip",
+    "PerPixelMean",
     "Placement",
     "PostActBasicBlock",
     "PostActBottleneck",

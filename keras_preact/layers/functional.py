@@ -73,7 +73,7 @@ class PureUnits:
 class _AssignmentsWithoutGradient(keras.StatelessScope):
     """A stateless scope in which a weight that a layer assigns gets the gradient of its new value.
 
-    Outside such a scope, TensorFlow and PyTorch do the same. On JAX, the gradient is that of the old value.
+    Outside of any scope, TensorFlow and PyTorch do the same; JAX uses the gradient of the old value.
     """
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:

@@ -178,12 +178,15 @@ class Projection(CompositeLayer):
         strides: of the convolution. Default 1.
         normalize: kind of normalization after the convolution. Default `"none"`, as in the paper's pre-activation
             networks; the original ResNet has batch norm.
-        momentum: of batch norm.
-        epsilon: of the normalization.
+        momentum: of batch norm. Default 0.9.
+        epsilon: of the normalization. Default 1e-5.
         kernel_initializer: as in `ResidualUnit`.
         use_bias: whether the convolution has a bias. Default `False`.
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
+
+    Input: (batch, height, width, channels). Output: (batch, ⌈height / strides⌉, ⌈width / strides⌉, filters), in the
+    compute dtype.
 
     Example:
 

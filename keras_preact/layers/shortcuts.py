@@ -41,12 +41,15 @@ class Shortcut(CompositeLayer):
     Args:
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
+
+    Input: x (batch, height, width, channels) and the residual, in the compute dtype; both have the same shape unless
+    `changes_shape` is set. Output: the shape and dtype of the residual.
     """
 
     changes_shape = False
     """Whether the shortcut itself maps x to the residual's shape, so that the unit adds no projection."""
     keeps_identity = False
-    """Whether h(x) = x; F may be scaled. `check_identity_path` measures whether a custom shortcut keeps its word."""
+    """Whether h(x) = x; F may be scaled. `check_identity_path` tests this claim of a custom shortcut numerically."""
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

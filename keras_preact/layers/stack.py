@@ -55,8 +55,8 @@ class UnitStack(CompositeLayer):
             the unit stores in variables (its `variable_arguments`: `drop_path` of a `ResidualUnit`, if above 0).
         **kwargs: as in `keras.layers.Layer`. The default dtype policy and `trainable` are the unit's.
 
-    Freeze inner layers one by one as in any model: those of `units` or, if rolled, those of `loop_unit()`, each of
-    which represents that layer in every unit. `freeze_batch_norms` freezes the batch norms.
+    To freeze single layers, freeze those of `units`. In a rolled stack, freeze those of `loop_unit()`, which freezes
+    the layer in every unit. `freeze_batch_norms` freezes the batch norms.
 
     Input and output: those of the unit, in the compute dtype. A Keras mask of sequences reaches every unit that
     accepts one.
@@ -101,7 +101,7 @@ class UnitStack(CompositeLayer):
         super().__init__(**kwargs)
         self.supports_masking = True
         self._has_two_masks = False
-        """Whether a graph passes another mask than the one attached to x: layers in the first unit see the latter."""
+        """Whether the argument `mask` differs from the mask attached to x, which the layers of the first unit see."""
         self.new_unit = partial(clone, template)  # in a partial: Keras would track an attribute
         self.unit_spec = keras.saving.serialize_keras_object(template)
         self.unit_type = type(template)
@@ -315,7 +315,7 @@ class UnitStack(CompositeLayer):
         if not self.rolled:
             return self._call_unrolled(x, training, mask)
         template = self._template
-        # The first unit finds the mask of the stack's input, the others the one that units pass on.
+        # The first unit sees the mask attached to x; later units see the mask that their predecessor attaches.
         passed_on, attached = self._passed_on(mask), mask_of(x)
         x = self._in_compute_dtype(x)
         state = template.assigned(x, training)

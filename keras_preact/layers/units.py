@@ -47,8 +47,8 @@ class ResidualUnit(ResidualLayer):
             change the shape) or `"none"` (nowhere; the input is already activated). Default `None`: `"shared"` if the
             unit changes the shape, else `"branch"`.
         stride_on: which convolution of a bottleneck has the stride: `"3x3"` (default) or `"1x1"` (the authors' code).
-        dilation: of the 3×3 convolutions: one integer, or a pair, of which the first is for the convolutions up to and
-            including the strided one, and the second for those after it. Default 1.
+        dilation: of the 3×3 convolutions: one integer, or a pair (before, after): `before` for the convolutions up to
+            and including the strided one, `after` for the others. Default 1.
         groups: of a bottleneck's 3×3 convolution (ResNeXt). Default 1.
         width_per_group: a bottleneck is `int(filters * width_per_group / 64) * groups` wide. Default 64.
         normalization: `"batch"` (default), `"group"`, `"layer"` or `"none"`.

@@ -16,8 +16,8 @@ from typing import Any
 
 import keras
 
-from keras_preact.data import PerPixelMean
 from keras_preact.errors import InputError, check_choice, first_line
+from keras_preact.layers.preprocessing import PerPixelMean
 from keras_preact.models.named_weights import assign_checked
 from keras_preact.models.registry import get_entry
 from keras_preact.models.safetensors import read_safetensors
@@ -34,7 +34,7 @@ MEAN = "per_pixel_mean/"
 """Start of the name of the weight that belongs to the preprocessing."""
 _FREE_OPTIONS = {"weights", "include_top", "pooling", "classifier_activation", "drop_path", "zero_init_residual"}
 _FREE_OPTIONS |= {"kernel_initializer", "momentum", "output_stride", "data_format"}
-"""Options that do not decide which weights fit: they leave the network's layers as they are, up to the top."""
+"""Options that do not affect which weights fit."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -23,8 +23,9 @@ class NetworkOptions:
     """Keyword arguments of `cifar_resnet`, `imagenet_resnet` and the networks made by them.
 
     Attributes:
-        remat: activation checkpointing of the units after the first of each stage, to save memory: `"none"` (default),
-            `"unit"` or `"segment"`; see `UnitStack`.
+        remat: activation checkpointing of the units after the first of each stage, to save memory: `False` or `"none"`
+            (default), `"unit"`, or `"segment"` or `True`; see `UnitStack`. With checkpointing, these units are one
+            layer, such as `stage2_stack`, also if `rolled=False`.
         profile: the code base to follow where implementations differ: a name in `PROFILES`. It decides `shape_change`,
             `stride_on`, `momentum`, `epsilon`, `kernel_initializer` and `biases` if they are `None`, and some details
             of the stem, the first unit and the head. Default `"paper"`.
@@ -77,7 +78,7 @@ class NetworkOptions:
 
 
 def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., keras.Model]:
-    """Show `NetworkOptions` in the signature of a builder that accepts them as `**options`, and name mistyped ones.
+    """Add the fields of `NetworkOptions` to a builder's signature, and suggest the closest name for an unknown option.
 
     >>> from keras_preact.models import cifar_resnet
     >>> inspect.signature(cifar_resnet).parameters["profile"].default

@@ -176,7 +176,7 @@ def conventions(profile: str, family: str, placement: Placement) -> Conventions:
     Args:
         profile: a name in `PROFILES`.
         family: `"cifar"` or `"imagenet"`.
-        placement: of the network. Without pre-activation, it counts as an original network.
+        placement: of the network. One without pre-activation uses the conventions for original networks.
 
     Raises:
         InputError: the profile is unknown or has no networks of the family.

@@ -71,7 +71,7 @@ class Entry(ABC):
         """Return the options of `base` that decide what the network computes, with all defaults filled in.
 
         Raises:
-            InputError, TypeError: the network rejects the options.
+            InputError: a value is unknown or out of range.
         """
         defaults = {key: parameter.default for key, parameter in inspect.signature(self.base).parameters.items()}
         full = {**defaults, **options, **self.fixed}

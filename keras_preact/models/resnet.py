@@ -124,7 +124,15 @@ def build_network(
     default_size: int,
     classes: int,
 ) -> keras.Model:
-    """Build a functional Keras model; arguments as in `keras_preact.models.cifar_resnet`."""
+    """Build a functional Keras model.
+
+    Args:
+        network: the stem, the stages and the units.
+        options: those that every residual network has.
+        input_shape: (height, width, channels), or `None` for `default_size` and three channels.
+        default_size: height and width in pixels.
+        classes: number of classes.
+    """
     data_format, dtype = check_data_format(options.data_format), options.dtype
     _check_top(options, classes)
     check_remat(options.remat)

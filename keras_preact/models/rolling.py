@@ -29,9 +29,9 @@ Replacements = Mapping[Any, Callable[..., Any]]
 def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     """Return a copy of the network with every row of equal residual units as one rolled `UnitStack`.
 
-    The copy has the same weights and computes the same function. A row is therefore rolled only if each of its units is
-    called once, with the same arguments, and nothing else uses the outputs between them. All other units stay as they
-    are, as do all units of a model in which a call has `training=True`. Nested models are rolled too.
+    The copy has the same weights and computes the same function. So only rows are rolled whose units are
+    each called once, with equal arguments, and whose outputs in between are not used elsewhere. If a call has
+    `training=True`, nothing is rolled. Nested models are rolled too.
 
     Args:
         model: a functional Keras model with `ResidualUnit` or `EncoderBlock` layers; it is not changed.

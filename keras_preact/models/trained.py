@@ -9,10 +9,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.data import PerPixelMean
 from keras_preact.errors import InputError, check_positive
 from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax
 from keras_preact.layers.composite import batch_norms
+from keras_preact.layers.preprocessing import PerPixelMean
 
 
 def freeze(network: keras.Model, before: str | None = None) -> list[str]:

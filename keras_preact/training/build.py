@@ -137,7 +137,7 @@ def _preprocess(images: Any, config: RunConfig, train: ImageSplit) -> Any:
     subtract_mean = PerPixelMean(name="per_pixel_mean")  # the mean is 0 until `adapt`
     x = augmented(subtract_mean(images))
     if config.recipe.inputs == "per_pixel_mean":
-        subtract_mean.adapt(train)
+        subtract_mean.set_mean(train.mean())
     return x
 
 
