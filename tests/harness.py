@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import zipfile
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -17,6 +19,20 @@ TO_CHANNELS_FIRST = (0, 3, 1, 2)
 def array(x):
     """Return a backend's tensor as a float32 NumPy array."""
     return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(x, "float32")))
+
+
+def ended_runs(*errors, **record):
+    """Return runs of ten classes with these test errors; those with an infinite error diverged."""
+    from keras_preact.experiments import Run
+    from keras_preact.training import RunConfig, RunFolder
+
+    def run(error):
+        entry = (
+            {"result": {"test_error": error, "test_loss": 1.5}} if math.isfinite(error) else {"diverged": {"step": 3}}
+        )
+        return Run(RunFolder(Path("none")), {"config": RunConfig().to_dict(), **entry, **record})
+
+    return tuple(map(run, errors))
 
 
 def check_layer(make, inputs, *, trainable=True, channels_first=True, tolerance=1e-4):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from harness import ended_runs
 
 from keras_preact.analysis import forward_signal, gradient_signal, leave_out
 from keras_preact.experiments import Line, Row
@@ -137,9 +138,9 @@ def test_a_tables_curves_have_a_panel_a_row_before_that_which_it_is_compared_wit
 
 
 def test_a_table_shows_every_run_and_the_published_value_as_differences_from_the_first_row():
-    first = Line(Row("a", "first", "110", published=Published(6.5, "L")), "ResNet-32", (8.0, 9.0, 7.0))
-    second = Line(Row("b", "second", "110", published=Published(7.0, "L")), "", (10.0, 11.0), reference=first)
-    third = Line(Row("c", "third", "110", published=FAILS), "", (12.0, math.inf), reference=first)
+    first = Line(Row("a", "first", "110", published=Published(6.5, "L")), "ResNet-32", ended_runs(8.0, 9.0, 7.0))
+    second = Line(Row("b", "second", "110", published=Published(7.0, "L")), "", ended_runs(10.0, 11.0), reference=first)
+    third = Line(Row("c", "third", "110", published=FAILS), "", ended_runs(12.0, math.inf), reference=first)
     fourth = Line(Row("d", "fourth", "110", published=FAILS), "", (), reference=first)
     figure = table_figure([first, second, third, fourth], "a table")
     axes = figure.axes[0]

@@ -53,9 +53,9 @@ def run(options: argparse.Namespace) -> None:
     jobs = _jobs(options, experiments, budget)
     if options.list or options.cost:
         store = Store([options.out, options.results])
-        found = [line for experiment in experiments for line in lines(experiment, budget, store)]
-        judged = found if options.cost and budget.judges else []
-        _list(options, jobs, {line.row.name: line.seeds_needed for line in judged})
+        judged = experiments if options.cost and budget.judges else []
+        every = [(each.name, line) for each in judged for line in lines(each, budget, store)]
+        _list(options, jobs, {(name, line.row.name): line.seeds_needed for name, line in every})
         return
     _run(options, [job for _, job in jobs])
     store = Store([options.out, options.results])
@@ -114,7 +114,7 @@ def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) 
     return list(found.values())
 
 
-def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[str, str]) -> None:
+def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: dict[tuple[str, str], str]) -> None:
     """Print the state of each run; with `--cost` also the time of unfinished ones and the seeds needed."""
     rows = [[name, job.row.name, str(job.config.seed), job.state] for name, job in jobs]
     heads = ["table", "row", "seed", ""]
@@ -123,7 +123,7 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
         rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
         heads.append("time here")
         if any(seeds.values()):
-            rows = [[*row, seeds.get(row[1], "")] for row in rows]
+            rows = [[*row, seeds.get((row[0], row[1]), "")] for row in rows]
             heads.append("seeds needed")
     console.print(table(heads, rows))
     missing = sum(job.run is None for _, job in jobs)
@@ -132,7 +132,8 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
         total = sum(cost for cost in seconds if cost is not None)
         say(f"Training them from scratch takes about {duration(total)} on this machine.")
     if options.cost and any(seeds.values()):
-        say("Seeds needed: runs per row to detect the published difference with 80 % power.")
+        power = "Seeds needed: runs per row to detect the published difference with 80 % power"
+        say(f"{power}, if runs differ as the stored ones do.")
 
 
 def _refuse_for_initialization(options: argparse.Namespace) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keras_preact.experiments.grid import BUDGETS, DEPTHS
@@ -20,6 +20,7 @@ from keras_preact.experiments.statistics import (
     DIFFERS,
     UNDECIDED,
     Difference,
+    contrast,
     difference,
     difference_of_differences,
 )
@@ -42,21 +43,21 @@ DEEP_FROM = 110
 WARMED_UP = "original, warm-up"
 """Key of the runs of the original order with the paper's warm-up."""
 
-Errors = Mapping[tuple[str, int, float], Sequence[Run]]
+RunsByCell = Mapping[tuple[str, int, float], Sequence[Run]]
 """Runs by order, depth and learning rate."""
 
 
-def screened(store: Store) -> Errors:
+def screened(store: Store) -> RunsByCell:
     """Return the runs of the screening; those with the paper's warm-up have the order `WARMED_UP`."""
     return _by_cell(store, "screening", "demo")
 
 
-def confirmed(store: Store) -> Errors:
+def confirmed(store: Store) -> RunsByCell:
     """Return the runs of the confirmation."""
     return _by_cell(store, "depth", "deep")
 
 
-def _by_cell(store: Store, experiment: str, budget: str) -> Errors:
+def _by_cell(store: Store, experiment: str, budget: str) -> RunsByCell:
     found = {}
     for row in EXPERIMENTS[experiment].rows:
         runs = store.with_any_seed(BUDGETS[budget].config(row, 0, "float32"))
@@ -66,7 +67,7 @@ def _by_cell(store: Store, experiment: str, budget: str) -> Errors:
     return found
 
 
-def best_rates(screening: Errors, order: str) -> dict[int, float]:
+def best_rates(screening: RunsByCell, order: str) -> dict[int, float]:
     """Return the learning rate with the lowest test error, for each depth at which all rates have been run.
 
     Args:
@@ -100,7 +101,7 @@ class Tuned:
         return self.papers[first] - self.papers[second], self.best[first] - self.best[second]
 
 
-def tuning(screening: Errors) -> list[Tuned]:
+def tuning(screening: RunsByCell) -> list[Tuned]:
     """Return the effect of tuning the learning rate, for each depth at which all rates have been run in both orders.
 
     Args:
@@ -127,17 +128,27 @@ def share_of_tuning(found: Sequence[Tuned]) -> float | None:
     return 1 - best / papers if papers > 0 else None
 
 
-def _errors_by_rate(screening: Errors, order: str, depth: int) -> dict[float, float]:
+def _errors_by_rate(screening: RunsByCell, order: str, depth: int) -> dict[float, float]:
     cells = {rate: screening[order, depth, rate] for rate in RATES if (order, depth, rate) in screening}
     return {rate: statistics.mean(counted(runs)) for rate, runs in cells.items()}
 
 
 def counted(runs: Sequence[Run]) -> list[float]:
     """Return test errors (%); a diverged run counts as the error of chance."""
-    return [run.error if math.isfinite(run.error) else run.chance for run in runs]
+    return [run.counted_error for run in runs]
 
 
-def gaps(confirmation: Errors, tuned: bool) -> dict[int, Difference]:
+def runs_in_words(cells: Iterable[Sequence[Run]]) -> str:
+    """Return the number of runs per cell as text; empty without cells.
+
+    >>> runs_in_words([[1, 2, 3], [1], []]), runs_in_words([[1], [1]])
+    ('n = 0 to 3', 'n = 1')
+    """
+    counts = sorted({len(runs) for runs in cells})
+    return f"n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}" if counts else ""
+
+
+def gaps(confirmation: RunsByCell, tuned: bool) -> dict[int, Difference]:
     """Return the test error of the original minus that of full pre-activation, with its interval, by depth.
 
     Args:
@@ -153,7 +164,7 @@ def gaps(confirmation: Errors, tuned: bool) -> dict[int, Difference]:
     return found
 
 
-def confirmed_best(confirmation: Errors, order: str, depth: int) -> float | None:
+def confirmed_best(confirmation: RunsByCell, order: str, depth: int) -> float | None:
     """Return the learning rate with the lowest mean test error in the confirmation; `None` until all rates were run.
 
     Args:
@@ -167,13 +178,15 @@ def confirmed_best(confirmation: Errors, order: str, depth: int) -> float | None
     return min(rates, key=lambda rate: statistics.mean(counted(confirmation[order, depth, rate])))
 
 
-def _chosen(confirmation: Errors, order: str, depth: int, tuned: bool) -> Sequence[Run]:
+def _chosen(confirmation: RunsByCell, order: str, depth: int, tuned: bool) -> Sequence[Run]:
     rate = confirmed_best(confirmation, order, depth) if tuned else PAPERS_RATE
     return () if rate is None else confirmation.get((order, depth, rate), ())
 
 
-def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, dict[int, list[float]]]]]:
+def by_depth_and_choice(confirmation: RunsByCell) -> dict[str, dict[str, dict[str, dict[int, list[float]]]]]:
     """Return training losses and test errors of the last epoch, by quantity, choice of the rate, order and depth.
+
+    Diverged runs have no loss, and count as the error of chance.
 
     Args:
         confirmation: result of `confirmed`.
@@ -185,11 +198,11 @@ def by_depth_and_choice(confirmation: Errors) -> dict[str, dict[str, dict[str, d
             found[quantity][choice] = {order: {} for order in ORDERS}
         for order in ORDERS:
             for depth in gaps(confirmation, tuned=True) if tuned else DEPTHS:  # tuned, both orders or neither
-                ended = [run for run in _chosen(confirmation, order, depth, tuned) if math.isfinite(run.error)]
-                if ended:
-                    losses = [run.folder.metrics()[-1]["train_loss"] for run in ended]
-                    found["training loss"][choice][order][depth] = losses
-                    found["test error (%)"][choice][order][depth] = [run.error for run in ended]
+                runs = _chosen(confirmation, order, depth, tuned)
+                losses = [run.folder.metrics()[-1]["train_loss"] for run in runs if math.isfinite(run.loss)]
+                for quantity, values in zip(found, (losses, counted(runs)), strict=True):
+                    if values:
+                        found[quantity][choice][order][depth] = values
     return found
 
 
@@ -239,15 +252,14 @@ def findings(store: Store) -> list[Finding]:
 
 def _no_gap(found: Mapping[int, Difference]) -> tuple[str, str]:
     shallow = {depth: gap for depth, gap in found.items() if depth < DEEP_FROM}
-    known = [gap for gap in shallow.values() if gap.is_known]
-    if len(known) == 2 and all(gap.low > -SAME_WITHIN and gap.high < SAME_WITHIN for gap in known):
-        verdict = AGREES
-    else:
-        verdict = DIFFERS if any(not gap.low <= 0 <= gap.high for gap in known) else UNDECIDED
-    return _as_text(shallow), verdict
+    inside = [depth for depth, gap in shallow.items() if gap.low > -SAME_WITHIN and gap.high < SAME_WITHIN]
+    if inside == [depth for depth in DEPTHS if depth < DEEP_FROM]:
+        return _as_text(shallow), AGREES
+    apart = any(gap.is_known and not gap.low <= 0 <= gap.high and depth not in inside for depth, gap in shallow.items())
+    return _as_text(shallow), DIFFERS if apart else UNDECIDED
 
 
-def _growing(confirmation: Errors) -> tuple[str, str]:
+def _growing(confirmation: RunsByCell) -> tuple[str, str]:
     """Judge the growth of the gap from the first to the last depth with an interval."""
     deep = {depth: gap for depth, gap in gaps(confirmation, tuned=False).items() if depth >= DEEP_FROM}
     known = [depth for depth, gap in deep.items() if gap.is_known]
@@ -258,9 +270,10 @@ def _growing(confirmation: Errors) -> tuple[str, str]:
     return f"{_as_text(deep)}; from {known[0]} to {known[-1]} layers {growth}", growth.verdict(1.0)
 
 
-def _falls_in_screening(screening: Errors, order: str, expected: bool) -> tuple[str, str]:
+def _falls_in_screening(screening: RunsByCell, order: str, expected: bool) -> tuple[str, str]:
     best = best_rates(screening, order)
-    found = _rates_as_text(best, f"screening, {BUDGETS['demo'].recipes['bundled'].steps:,} steps, one seed")
+    seeds = runs_in_words([screening[order, depth, rate] for depth in best for rate in RATES])
+    found = _rates_as_text(best, f"screening, {BUDGETS['demo'].recipes['bundled'].steps:,} steps, {seeds}")
     rates = list(best.values())
     if len(rates) < 2 or rates[0] == min(RATES):  # there is no lower rate to fall to
         return found, UNDECIDED
@@ -268,7 +281,7 @@ def _falls_in_screening(screening: Errors, order: str, expected: bool) -> tuple[
     return found, AGREES if falls == expected else DIFFERS
 
 
-def _falls_in_confirmation(confirmation: Errors, order: str, expected: bool) -> tuple[str, str]:
+def _falls_in_confirmation(confirmation: RunsByCell, order: str, expected: bool) -> tuple[str, str]:
     """Judge the depths for which several rates were confirmed.
 
     The best rate falls if, at the last depth, a rate below the first depth's best has a lower error. It does not fall
@@ -294,20 +307,32 @@ def _rates_as_text(best: Mapping[int, float], setting: str) -> str:
     return f"{text} ({setting})" if text else "not run"
 
 
-def _smaller(confirmation: Errors) -> tuple[str, str]:
+def _smaller(confirmation: RunsByCell) -> tuple[str, str]:
     papers, tuned = gaps(confirmation, tuned=False), gaps(confirmation, tuned=True)
     deep = [depth for depth in tuned if depth >= DEEP_FROM and depth in papers]
+    changes = {depth: _change_by_tuning(confirmation, depth) for depth in deep}
 
     def describe(depth: int) -> str:
         first, second = (confirmed_best(confirmation, order, depth) for order in ORDERS)
         rates = f"the best rates ({in_words(ORDERS[0])} {first:g}, {in_words(ORDERS[1])} {second:g})"
-        return f"{depth} layers {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}"
+        change = f"change {changes[depth]}"
+        return f"{depth} layers {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}, {change}"
 
     text = "; ".join(map(describe, deep))
-    apart = [tuned[depth].high < papers[depth].low for depth in deep if tuned[depth].is_known]
-    larger = [tuned[depth].low > papers[depth].high for depth in deep if tuned[depth].is_known]
-    verdict = AGREES if apart and all(apart) else DIFFERS if any(larger) else UNDECIDED
-    return text or "not run", verdict
+    known = [change for change in changes.values() if change.is_known]
+    verdict = AGREES if known and all(change.high < 0 for change in known) else UNDECIDED
+    return text or "not run", DIFFERS if any(change.low > 0 for change in known) else verdict
+
+
+def _change_by_tuning(confirmation: RunsByCell, depth: int) -> Difference:
+    """Return the gap at each order's best rate minus that at the paper's; an order whose rate stays cancels."""
+    plus: list[list[float]] = []
+    minus: list[list[float]] = []
+    for order, at_best, at_papers in ((ORDERS[0], plus, minus), (ORDERS[1], minus, plus)):
+        if (rate := confirmed_best(confirmation, order, depth)) is not None and rate != PAPERS_RATE:
+            at_best.append(counted(confirmation[order, depth, rate]))
+            at_papers.append(counted(confirmation[order, depth, PAPERS_RATE]))
+    return contrast(plus, minus)
 
 
 def _as_text(found: Mapping[int, Difference]) -> str:
@@ -349,7 +374,7 @@ MECHANISM: dict[str, Callable[[Moment], float]] = {
 MOMENTS = {"before": "before the first step", "early": "after 50 steps", "end": "at the end"}
 
 
-def mechanism(runs: Errors, rate: float = PAPERS_RATE) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
+def mechanism(runs: RunsByCell, rate: float = PAPERS_RATE) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
     """Return the quantities that explain the gap, by quantity, moment, order and depth; medians over runs.
 
     Args:

@@ -7,16 +7,26 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
-from keras_preact import paper
-from keras_preact.analysis import read_inspection
 from keras_preact.experiments import depth
 from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
-from keras_preact.experiments.report import Line, escaped, lines, machine, markdown, markdown_table, title_of, verdict
+from keras_preact.experiments.profiles import initialization, profiles
+from keras_preact.experiments.report import (
+    FIGURES,
+    Line,
+    drawn,
+    escaped,
+    lines,
+    link,
+    link_to,
+    machine,
+    markdown,
+    markdown_table,
+    title_of,
+    verdict,
+)
 from keras_preact.experiments.statistics import Difference, difference
-from keras_preact.experiments.store import Run, Store
+from keras_preact.experiments.store import Run, Store, table_of
 from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
 from keras_preact.files import write_atomically
 from keras_preact.paper import in_words
@@ -25,7 +35,6 @@ from keras_preact.training.runs import RunFolder
 
 FIRST = ("table1", "table2", "table3")
 """The first tables of the page, with the budget `deep`."""
-FIGURES = "figures"
 
 
 def write_results(results: Path) -> Path:
@@ -43,16 +52,16 @@ def write_results(results: Path) -> Path:
     parts += [part for entry in first for part in _table(*entry, store, results)]
     parts += [_totals(store), *_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
     parts += [part for entry in rest for part in _table(*entry, store, results)]
-    parts += _rules_tables(store)
+    parts += _baseline_tables(store)
     folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
     measured = [(run, record) for run in folders if (record := run.record()).get("status") == "finished"]
     parts += [
-        _initialization(run, record, results) for run, record in measured if record.get("kind") == "initialization"
+        initialization(run, record, results) for run, record in measured if record.get("kind") == "initialization"
     ]
-    parts += _profiles([run for run, record in measured if record.get("kind") == "inspection"], results)
+    parts += profiles([run for run, record in measured if record.get("kind") == "inspection"], results)
     pages = sorted(path.relative_to(results) for path in results.glob("benchmarks/*/README.md"))
     if pages:
-        links = (f"* {_link(page.parent.as_posix(), page)}" for page in pages)
+        links = (f"* {link(page.parent.as_posix(), page)}" for page in pages)
         parts.append("\n".join(["## Benchmarks", "", *links, ""]))
     parts += [_HOW_TO_READ, *_every_run(store, results)]
     page = results / "README.md"
@@ -94,37 +103,49 @@ page.
 
 def _claim(store: Store) -> str:
     """Return the gaps at the paper's learning rate that have an interval, by depth, as Markdown."""
-    gaps = {at: gap for at, gap in depth.gaps(depth.confirmed(store), tuned=False).items() if gap.is_known}
-    if not gaps:
+    shown = [
+        f"* {at} layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})"
+        for at, gap, counts in _gaps(store)
+        if gap.is_known
+    ]
+    if not shown:
         return ""
-    recipe, runs = BUDGETS["deep"].recipes["cifar10"], depth.confirmed(store)
-    shown = []
-    for at, gap in gaps.items():
-        counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
-        shown.append(f"* {at} layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})")
+    bold = f"**{claim}** " if (claim := headline(store)) else ""
     text = (
-        f"{_headline(gaps)} After {recipe.steps:,} steps at the paper's learning rate of {PAPERS_RATE:g}, the test "
-        "error of the original order minus that of full pre-activation is, in points with 95 % intervals:"
+        f"{bold}After {BUDGETS['deep'].recipes['cifar10'].steps:,} steps at the paper's learning rate of "
+        f"{PAPERS_RATE:g}, the test error of the original order minus that of full pre-activation is, in points with "
+        "95 % intervals:"
     )
-    return "\n".join([text, "", *shown, ""])
+    return "\n".join([text, "", *shown, "", "Each interval holds for its own depth; they are not simultaneous.", ""])
 
 
-def _headline(gaps: dict[int, Difference]) -> str:
-    """Return the claim that these gaps support, in bold type; empty if they support none."""
-    for at in sorted(gaps):
-        if all(gap.low > 0 for deeper, gap in gaps.items() if deeper >= at):
-            return f"**From {at} layers on, full pre-activation reaches a lower test error than the original order.**"
-    return ""
+def headline(store: Store) -> str:
+    """Return the claim that the known gaps support; empty if the deepest of them does not exclude 0."""
+    leads: list[str] = []
+    for at, gap, _ in _gaps(store):
+        if gap.is_known:
+            leads = [*leads, str(at)] if gap.low > 0 else []
+    *others, last = leads or [""]
+    depths = f"{', '.join(others)} and {last}" if others else last
+    return f"At {depths} layers, full pre-activation reaches a lower test error than the original order." if leads else ""
 
 
 def depth_rows(store: Store) -> list[str]:
     """Return rows of a Markdown table: the lead of full pre-activation by depth, at the paper's learning rate."""
-    runs, rows = depth.confirmed(store), []
-    for at, gap in depth.gaps(runs, tuned=False).items():
-        counts = " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS)
-        verdict = "undecided" if not gap.is_known or gap.low <= 0 <= gap.high else "ahead" if gap.low > 0 else "behind"
+    rows = []
+    for at, gap, counts in _gaps(store):
+        verdict = "undecided" if gap.low <= 0 <= gap.high else "ahead" if gap.low > 0 else "behind"
         rows.append(f"| ResNet-{at} | {gap} | {counts} | {verdict if gap.is_known else 'one seed'} |")
     return rows
+
+
+def _gaps(store: Store) -> list[tuple[int, Difference, str]]:
+    """Return depth, gap and numbers of runs at the paper's learning rate, in order of depth."""
+    runs = depth.confirmed(store)
+    return [
+        (at, gap, " and ".join(str(len(runs[order, at, PAPERS_RATE])) for order in ORDERS))
+        for at, gap in depth.gaps(runs, tuned=False).items()
+    ]
 
 
 def _depth(store: Store, results: Path) -> list[str]:
@@ -139,9 +160,10 @@ def _depth(store: Store, results: Path) -> list[str]:
     table = markdown_table(("expected before the runs", "measured", "verdict"), rows)
     about = (
         "Differences are test errors of the original order minus those of full pre-activation, in points, with Welch's "
-        f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point.'
+        f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point. An order\'s '
+        "best rate has the lowest mean of the same test errors, so its error is biased downward."
     )
-    return [_drawn(depth_figure(at), results, "depth"), "\n".join([table, about, ""])]
+    return [drawn(depth_figure(at), results, "depth"), "\n".join([table, about, ""])]
 
 
 def _totals(store: Store) -> str:
@@ -160,7 +182,7 @@ def _totals(store: Store) -> str:
 def _table(experiment: Experiment, budget: Budget, store: Store, results: Path) -> Iterator[str]:
     """Yield a table, its verdict and its figures; nothing if no row has been run."""
     found = lines(experiment, budget, store)
-    if any(line.errors for line in found):
+    if any(line.runs for line in found):
         yield markdown(experiment, budget, found)
         if budget.judges:
             yield verdict(found)
@@ -175,16 +197,8 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     curves = {line.label: line.runs[0].folder.metrics() for line in found if line.runs}
     references = {line.label: (line.reference or line).label for line in found}
     name = f"{experiment.name}-{budget.name}" + ("" if budget.profile == "paper" else f"-{budget.profile}")
-    yield _drawn(table_figure(found, title), results, name)
-    yield _drawn(table_curves_figure(curves, references, title), results, f"{name}-curves")
-
-
-def _drawn(figure: Any, results: Path, name: str) -> str:
-    """Save a figure in the results; return the Markdown that shows it."""
-    from keras_preact.plots import alt_text, draw
-
-    path = draw(figure, results / FIGURES / f"{name}.svg")
-    return f"![{alt_text(figure)}]({FIGURES}/{path.name})\n"
+    yield drawn(table_figure(found, title), results, name)
+    yield drawn(table_curves_figure(curves, references, title), results, f"{name}-curves")
 
 
 def _budgets(store: Store) -> Iterator[Budget]:
@@ -202,27 +216,28 @@ def _demo(store: Store, results: Path) -> list[str]:
     from keras_preact.plots import orders_figure
 
     runs = _demo_runs(store)
-    if not all(runs.values()):
+    curves = {
+        order: [run.folder.metrics() for run in found if math.isfinite(run.error)] for order, found in runs.items()
+    }
+    if not all(curves.values()):
         return []
-    curves = {order: [run.folder.metrics() for run in found] for order, found in runs.items()}
     text = (
         f"`keras-preact demo` trains both orders of a ResNet-{DEMO_DEPTH} on 4,000 images of 16×16 pixels, at the "
         f"paper's learning rate of {PAPERS_RATE:g}. {demo_claim(store)}"
     )
     figure = orders_figure(curves, f"ResNet-{DEMO_DEPTH}, 4,000 images of CIFAR-10, learning rate {PAPERS_RATE:g}")
-    return ["\n".join(["## The demo", "", text, ""]), _drawn(figure, results, "demo")]
+    return ["\n".join(["## The demo", "", text, ""]), drawn(figure, results, "demo")]
 
 
-def _demo_runs(store: Store) -> dict[str, list[Run]]:
+def _demo_runs(store: Store) -> dict[str, Sequence[Run]]:
     screening = depth.screened(store)
-    cells = {order: screening.get((order, DEMO_DEPTH, PAPERS_RATE), ()) for order in ORDERS}
-    return {order: [run for run in cell if math.isfinite(run.error)] for order, cell in cells.items()}
+    return {order: screening.get((order, DEMO_DEPTH, PAPERS_RATE), ()) for order in ORDERS}
 
 
 def demo_claim(store: Store) -> str:
     """Return the finding of the demo's runs, the sentence under the figure in the project's README.md."""
     runs = _demo_runs(store)
-    (first, one), (second, other) = ((in_words(order), [run.error for run in found]) for order, found in runs.items())
+    (first, one), (second, other) = ((in_words(order), depth.counted(found)) for order, found in runs.items())
     steps, apart = get_recipe("demo").steps, difference(one, other)
     return (
         f"After {steps} steps the mean test error is {statistics.mean(one):.1f} % in the {first} order and "
@@ -246,18 +261,18 @@ def _screening(store: Store, results: Path) -> list[str]:
     warmed_up = {at: error for (at, _), error in errors.pop(depth.WARMED_UP, {}).items()}
     if not errors:
         return []
-    count = sum(map(len, runs.values()))
+    count, seeds = sum(map(len, runs.values())), depth.runs_in_words(runs.values())
     text = (
-        f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images: {count} runs, mostly one seed "
-        f"per cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
+        f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images: {count} runs, {seeds} per "
+        f"cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
     )
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
-    shown = _drawn(figure, results, "screening")
+    shown = drawn(figure, results, "screening")
     return ["\n".join([head, "", text, ""]), shown, _tuning(runs), _rates_of_confirmation(store)]
 
 
-def _tuning(screening: depth.Errors) -> str:
+def _tuning(screening: depth.RunsByCell) -> str:
     """Return the effect of tuning the learning rate as Markdown; empty unless all rates have been run."""
     found = depth.tuning(screening)
     if not found:
@@ -277,7 +292,8 @@ def _tuning(screening: depth.Errors) -> str:
         f"Test errors (%) after {get_recipe('demo').steps} steps, and the lead of {second} in points (gap), {at} and "
         "at the rate that gives each order its lowest error after these steps.",
         *([closes] if share else []),
-        "Most of these runs have one seed; the intervals are those of the depth study, at the top of this page.",
+        f"Each error is a mean of few runs ({depth.runs_in_words(screening.values())}); the intervals are those of the "
+        "depth study, at the top of this page.",
     ]
     return "\n".join([" ".join(text), "", markdown_table(heads, rows)])
 
@@ -336,93 +352,23 @@ def _mechanism(store: Store, results: Path) -> list[str]:
                 quantity: {depth.MOMENTS[moment]: orders for moment, orders in moments.items()}
                 for quantity, moments in found.items()
             }
-            parts.append(_drawn(mechanism_figure(shown), results, f"{name}-mechanism"))
+            parts.append(drawn(mechanism_figure(shown), results, f"{name}-mechanism"))
     return parts
 
 
-# ---- what was measured without training ---------------------------------------------------------------------------
+# ---- sequences -------------------------------------------------------------------------------------------------------
 
 
-def _initialization(run: RunFolder, record: dict[str, Any], results: Path) -> str:
-    """Return the gradient norms of untrained Transformers as Markdown."""
-    found = record["result"]
-    depths = list(found[0]["norms"])
-    heads = ["order", *(f"{depth} blocks" for depth in depths), "exponent of depth", "bound"]
-    rows = []
-    for entry in found:
-        norms = [f"{statistics.median(entry['norms'][depth]):.3g}" for depth in depths]
-        fit = f"{entry['exponent']:.2f} ± {entry['standard_error']:.2f}"
-        bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
-        rows.append([entry["order"].replace("_", "-"), *norms, fit, bound])
-    text = (
-        "Gradient norm of the last feed-forward kernel before training, median over seeds, and the fitted exponent of "
-        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1. "
-        f"Measurements: {_link_to(run, results)}."
-    )
-    return "\n".join(["## Transformers before training", "", text, "", markdown_table(heads, rows)])
-
-
-def _profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
-    """Return the stored inspections as Markdown: a table, and a figure for each number of units."""
-    from keras_preact.plots import profiles_figure
-
-    if not runs:
-        return []
-    found = {run.path.name: read_inspection(run.path) for run in runs}
-    # Older inspections have no entry: they used float32.
-    precisions = [run.record()["config"].get("precision", "float32") for run in runs]
-    rows = []
-    for run, entry, precision in zip(runs, found.values(), precisions, strict=True):
-        x = entry.forward[0].x.variance, entry.forward[-1].x.variance
-        numbers = [f"{x[0]:.3g} → {x[1]:.3g}", f"{entry.unrolled_error:.2g}"]
-        numbers += [f"{entry.gradient_ratio:.3g}", f"{entry.direct_ratio:.3g}"]
-        what = map(escaped, (f"{entry.model}, {precision}", entry.state, entry.images))
-        rows.append([_link_to(run, results), *what, *numbers])
-    table = markdown_table(PROFILE_COLUMNS, rows)
-    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", table])]
-    for count in sorted({len(entry.forward) for entry in found.values()}):
-        same = {
-            f"{in_words(entry.model)}, {entry.state}": (entry.forward, entry.gradient)
-            for entry in found.values()
-            if len(entry.forward) == count
-        }
-        parts.append(_drawn(profiles_figure(same, f"{count} units"), results, f"profiles-{count}-units"))
-    return parts
-
-
-PROFILE_COLUMNS = (
-    "run",
-    "network",
-    "state",
-    "inputs",
-    "variance of x",
-    "Eq. (4)",
-    "∂E/∂x, first ÷ last",
-    "direct ÷ ∂E/∂x_L",
-)
-
-_PROFILES = (
-    "Measured by `keras-preact inspect`, with the batch's statistics. The columns:\n\n"
-    "* variance of x: the variance of the signal x_l at the first and at the last unit;\n"
-    "* Eq. (4): the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage. It is zero up to rounding if shortcuts and f are "
-    "identities; bfloat16 rounds sums to 8 bits;\n"
-    "* ∂E/∂x, first ÷ last: the norm of the gradient at the first unit, divided by that after the last;\n"
-    "* direct ÷ ∂E/∂x_L: the norm of the gradient that flows along the shortcuts alone, Eq. (5), divided by that of "
-    "the whole gradient, in the last stage. It is 1 if all of it arrives."
-)
-
-
-def _rules_tables(store: Store) -> list[str]:
-    """Return a table with the errors of simple rules for every run on sequences that is in no other table."""
+def _baseline_tables(store: Store) -> list[str]:
+    """Return a table with the errors of simple baselines for every run on sequences that is in no other table."""
     tables = []
     for run in store.runs:
-        rules = run.record.get("data", {}).get("baselines")
-        if rules and run.config.recipe == get_recipe("adam").with_steps(run.config.recipe.steps):
-            best = min(rules.values())
-            comparison = f"The network {'beats' if run.error < best else 'does not beat'} the best baseline."
-            unit = run.folder.unit()
-            errors = {"the network": run.error, **rules}
-            rows = [[name, f"{error:.2f} {unit}"] for name, error in errors.items()]
+        baselines = run.record.get("data", {}).get("baselines")
+        if baselines and table_of(run.config) == "others":
+            beats = "beats" if run.error < min(baselines.values()) else "does not beat"
+            comparison = f"The network {beats} the best baseline."
+            rows = [["the network", _error(run)]]
+            rows += [[name, f"{error:.2f} {run.folder.unit()}"] for name, error in baselines.items()]
             head = f"## {escaped(run.folder.path.name)} against simple baselines"
             tables.append("\n".join([head, "", comparison, "", markdown_table(("", "test error"), rows)]))
     return tables
@@ -446,18 +392,14 @@ RUN_COLUMNS = ("run", "network", "data", "recipe", "test error", "minutes", "har
 def _row(run: Run, results: Path) -> list[str]:
     """Return the cells of a run, in the order of `RUN_COLUMNS`."""
     record, config = run.record, run.config
-    diverged = record.get("diverged")
-    error = f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {run.folder.unit()}"
     data = config.dataset + (f", {config.image_size} pixels" if config.image_size else "")
     data += f" ({', '.join(config.only)})" if config.only else ""
     steps, minutes = f"{config.recipe.name}, {config.recipe.steps:,} steps", f"{record['seconds'] / 60:.0f}"
-    cells = [record["model"]["name"], data, steps, error, minutes, machine(run)]
-    return [_link_to(run.folder, results), *map(escaped, cells)]
+    cells = [record["model"]["name"], data, steps, _error(run), minutes, machine(run)]
+    return [link_to(run.folder, results), *map(escaped, cells)]
 
 
-def _link_to(run: RunFolder, results: Path) -> str:
-    return _link(run.path.name, run.record_path.relative_to(results))
-
-
-def _link(text: str, path: Path) -> str:
-    return f"[{escaped(text)}]({quote(path.as_posix())})"
+def _error(run: Run) -> str:
+    """Return a run's test error as text."""
+    diverged = run.record.get("diverged")
+    return f"diverged at step {diverged['step']:,}" if diverged else f"{run.error:.2f} {run.folder.unit()}"

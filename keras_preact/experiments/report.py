@@ -8,7 +8,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from keras_preact.errors import printable
 from keras_preact.experiments.grid import Budget, Experiment, Row
@@ -18,12 +20,16 @@ from keras_preact.experiments.statistics import (
     MOST_SEEDS,
     UNDECIDED,
     Difference,
-    binomial_deviation,
     difference,
     mean_and_deviation,
+    pooled_deviation,
     seeds_needed,
 )
 from keras_preact.experiments.store import Run, Store
+from keras_preact.training.runs import RunFolder
+
+FIGURES = "figures"
+"""Folder of the figures in the results."""
 
 COLUMNS = (
     "row",
@@ -48,21 +54,13 @@ class Line:
     Attributes:
         row: row of the grid.
         network: the network that the budget trains for the row.
-        errors: our test errors (%), by seed; infinite for diverged runs.
-        fails_above: the error above which training counts as failed; see `Run.fails_above`.
-        losses: our test losses of the last epoch, by seed.
         runs: the runs, by seed.
-        chance: the error that a diverged run counts as.
         reference: the first line with the same network and data, for comparison; `None` in that line itself.
     """
 
     row: Row
     network: str
-    errors: tuple[float, ...]
-    fails_above: float = math.inf
-    losses: tuple[float, ...] = ()
     runs: tuple[Run, ...] = ()
-    chance: float = 90.0
     reference: Line | None = None
 
     @property
@@ -75,31 +73,36 @@ class Line:
 
     @property
     def label(self) -> str:
-        """The title of the row for figures, with the network that was run if its depth is not the paper's.
-
-        >>> row = Row("original-110", "original, 110", "110")
-        >>> Line(row, "ResNet-32", (13.0,)).label, Line(row, "ResNet-110", (6.6,)).label
-        ('original, 110 (run: ResNet-32)', 'original, 110')
-        """
+        """The title of the row for figures, with the network that was run if its depth is not the paper's."""
         papers, ours = (re.search(r"\d+", name) for name in (self.row.network, self.network))
         is_replaced = papers is not None and ours is not None and papers[0] != ours[0]
-        is_said = not self.errors or self.network in self.row.title
+        is_said = not self.runs or self.network in self.row.title
         return f"{self.row.title} (run: {self.network})" if is_replaced and not is_said else self.row.title
 
     @property
+    def errors(self) -> tuple[float, ...]:
+        """Our test errors (%), by seed; infinite for diverged runs."""
+        return tuple(run.error for run in self.runs)
+
+    @property
     def counted(self) -> tuple[float, ...]:
-        """Our test errors; diverged runs count as the error of chance."""
-        return tuple(error if math.isfinite(error) else self.chance for error in self.errors)
+        """Our test errors (%), by seed; diverged runs count as the error of chance."""
+        return tuple(run.counted_error for run in self.runs)
+
+    @property
+    def fails_above(self) -> float:
+        """The error (%) above which training counts as failed; infinite if there is no such criterion or no run."""
+        return self.runs[0].fails_above if self.runs else math.inf
 
     @property
     def mean(self) -> float | None:
         """The mean of `counted`; `None` if there are no runs."""
-        return statistics.mean(self.counted) if self.errors else None
+        return statistics.mean(self.counted) if self.runs else None
 
     @property
     def difference(self) -> Difference | None:
         """Our mean minus that of the reference; `None` if either has no runs, and for the reference itself."""
-        if self.reference is None or not self.errors or not self.reference.errors:
+        if self.reference is None or not self.runs or not self.reference.runs:
             return None
         return difference(self.counted, self.reference.counted)
 
@@ -122,14 +125,13 @@ class Line:
     def seeds_needed(self) -> str:
         """Runs per row to detect the published difference with 80 % power, as text; empty without such a difference.
 
-        The standard deviation is that of our runs if there are three or more, else that of the test images alone.
+        The standard deviation is that of our runs within this row and its reference. The text is empty too unless one
+        of the two has at least two runs.
         """
-        apart, published = self.published_difference, self.row.published
-        if not apart or math.isinf(apart) or published is None or published.value is None:
+        apart = self.published_difference
+        if not apart or math.isinf(apart) or self.reference is None:
             return ""
-        ended = [error for error in self.errors if math.isfinite(error)]
-        tested = (_tested(self.runs[0]) if self.runs else 0) or 10_000
-        deviation = statistics.stdev(ended) if len(ended) > 2 else binomial_deviation(published.value, tested)
+        deviation = pooled_deviation([self.counted, self.reference.counted])
         if not deviation:
             return ""
         needed = seeds_needed(apart, deviation)
@@ -138,20 +140,29 @@ class Line:
     @property
     def diverged(self) -> str:
         """How many runs diverged, as text."""
-        lost, runs = sum(map(math.isinf, self.errors)), len(self.errors)
+        lost, runs = sum(map(math.isinf, self.errors)), len(self.runs)
         return "" if not lost else "diverged" if lost == runs else f"{lost} of {runs} diverged"
 
+    @property
+    def fails(self) -> bool:
+        """Whether training fails: the mean error is above `fails_above`, or all runs diverged."""
+        return self.mean is not None and (self.mean > self.fails_above or self.diverged == "diverged")
+
+    @property
+    def loss(self) -> str:
+        """The median test loss of the last epoch, as text."""
+        if not self.runs:
+            return ""
+        median = statistics.median(run.loss for run in self.runs)
+        return f"{median:.2f}" if math.isfinite(median) else "diverged"
+
     def ours(self, judges: bool) -> str:
-        """Mean and standard deviation of the runs that did not diverge, and how many did, as text."""
-        if not self.errors:
+        """Mean and standard deviation of `counted`, how many runs diverged, and whether training fails, as text."""
+        if not self.runs:
             return "not run"
-        ended = [error for error in self.errors if math.isfinite(error)]
-        words = [mean_and_deviation(ended)] if ended else []
-        if self.diverged:
-            words.append(self.diverged)
-        most_diverged = 2 * len(ended) <= len(self.errors)
-        if judges and (most_diverged or statistics.mean(self.counted) > self.fails_above):
-            words.append("fails")
+        words = [] if self.diverged == "diverged" else [mean_and_deviation(self.counted)]
+        words += [self.diverged] if self.diverged else []
+        words += ["fails"] if judges and self.fails else []
         return ", ".join(words)
 
 
@@ -177,10 +188,8 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
         if not budget.holds(row):
             continue
         runs = store.with_any_seed(budget.config(row, seed=0, precision="float32"))
-        errors, losses = (tuple(getattr(run, what) for run in runs) for what in ("error", "loss"))
-        limits = (runs[0].fails_above, runs[0].chance) if runs else (math.inf, 90.0)
         kind = row.network, row.dataset
-        line = Line(row, budget.network(row), errors, limits[0], losses, tuple(runs), limits[1], first.get(kind))
+        line = Line(row, budget.network(row), tuple(runs), first.get(kind))
         first.setdefault(kind, line)
         if rows is None or row in rows:
             found.append(line)
@@ -196,22 +205,23 @@ def cells(line: Line, budget: Budget) -> list[str]:
         "" if published is None else str(published),
         line.row.others,
         line.ours(budget.judges),
-        str(len(line.errors)),
+        str(len(line.runs)),
         "" if apart is None else "fails" if math.isinf(apart) else f"{apart:+.2f}",
         "" if line.difference is None or not budget.judges else str(line.difference),
         line.verdict if budget.judges else "",
-        f"{statistics.median(line.losses):.2f}" if line.losses else "",
+        line.loss,
         *_cost(line),
     ]
 
 
 def _cost(line: Line) -> tuple[str, str]:
-    """Return the core-minutes of a run and its floating-point operations, as text; empty if a run has no record."""
-    minutes = [run.record.get("cpu_seconds", math.nan) / 60 for run in line.runs]
-    operations = [run.record.get("training_flops", math.nan) / 1e15 for run in line.runs]
+    """Return the core-minutes of a run and its floating-point operations, as text; not all runs have a record."""
+    seconds, operations = (
+        [run.record[key] for run in line.runs if key in run.record] for key in ("cpu_seconds", "training_flops")
+    )
     return (
-        f"{statistics.mean(minutes):.0f}" if math.isfinite(sum(minutes or [math.nan])) else "",
-        f"{operations[0]:.2g}" if math.isfinite(sum(operations or [math.nan])) else "",
+        f"{statistics.mean(seconds) / 60:.0f}" if seconds else "",
+        f"{operations[0] / 1e15:.2g}" if operations else "",
     )
 
 
@@ -221,28 +231,21 @@ def verdict(found: Sequence[Line]) -> str:
     if not counts:
         return ""
     counts["not run"] = sum(line.published_difference is not None and line.difference is None for line in found)
-    notes = {AGREES: "", DIFFERS: "", UNDECIDED: " (the interval contains 0, or there is none)", "not run": ""}
-    tally = ", ".join(f"{kind} {counts[kind]}{note}" for kind, note in notes.items() if counts[kind])
-    single = [line for line in found if len(line.errors) == 1 and math.isfinite(line.errors[0]) and line.runs]
-    spreads = [binomial_deviation(line.errors[0], examples) for line in single if (examples := _tested(line.runs[0]))]
-    single_runs = (
-        " A row with one run has no interval, so it stays undecided however large its difference. The finite "
-        "number of test images alone gives an error a standard deviation of "
-        f"{min(spreads):.2f} to {max(spreads):.2f} points; runs of a short schedule differ by more."
-        if spreads
-        else ""
-    )
+    said = {AGREES: "", DIFFERS: "", UNDECIDED: " (the interval contains 0, or there is none)", "not run": ""}
+    tally = ", ".join(f"{kind} {counts[kind]}{note}" for kind, note in said.items() if counts[kind])
+    notes = [
+        "Each interval holds for its own row; they are not simultaneous.",
+        "A row with one run has no interval, so it stays undecided however large its difference."
+        if any(len(line.runs) == 1 for line in found)
+        else "",
+        "A diverged run counts as the error of chance." if any(line.diverged for line in found) else "",
+        "The test loss is the median of the runs.",
+    ]
     return (
         "Each difference is the mean test error of the row minus that of the first row with the same network and data, "
         "in points, with Welch's 95 % interval. The verdict says whether it has the published sign: "
-        f"{tally}.{single_runs} The test loss is the median of the runs.\n"
+        f"{tally}. {' '.join(filter(None, notes))}\n"
     )
-
-
-def _tested(run: Run) -> int:
-    """Return the number of test images of a run; 0 if its data are sequences or the number is unknown."""
-    data = run.record.get("data", {})
-    return int(data.get("test_images", 0))
 
 
 def machines(found: Sequence[Line]) -> str:
@@ -282,8 +285,9 @@ def title_of(budget: Budget) -> str:
 def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
     """Return a table as Markdown, under its title."""
     shown = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
-    judged = any(math.isfinite(line.fails_above) for line in found)
-    note = f" Fails: {experiment.failing}." if judged else ""
+    rules = [experiment.failing] if any(math.isfinite(line.fails_above) for line in found) else []
+    rules += ["all runs diverged"] if any(line.diverged == "diverged" for line in found) else []
+    note = f" Fails: {', or '.join(rules)}." if rules else ""
     note = note if budget.judges else " The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f" Runs: {where}." if (where := machines(found)) else ""
@@ -309,3 +313,21 @@ def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """
     first, *others = ("| " + " | ".join(row) + " |\n" for row in (heads, *rows))
     return "".join([first, "|---" * len(heads) + "|\n", *others])
+
+
+def drawn(figure: Any, results: Path, name: str) -> str:
+    """Save a figure in the results; return the Markdown that shows it."""
+    from keras_preact.plots import alt_text, draw
+
+    path = draw(figure, results / FIGURES / f"{name}.svg")
+    return f"![{alt_text(figure)}]({FIGURES}/{path.name})\n"
+
+
+def link_to(run: RunFolder, results: Path) -> str:
+    """Return a Markdown link to a run's record."""
+    return link(run.path.name, run.record_path.relative_to(results))
+
+
+def link(text: str, path: Path) -> str:
+    """Return a Markdown link to a path."""
+    return f"[{escaped(text)}]({quote(path.as_posix())})"

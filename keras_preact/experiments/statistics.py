@@ -21,10 +21,10 @@ MOST_SEEDS = 10_000
 
 
 def binomial_deviation(error: float, examples: int) -> float:
-    """Return the standard deviation (points) of an error (%) due to the finite number of test examples alone.
+    """Return the standard deviation (points) of an error (%) over random test sets of this size.
 
-    Runs differ by about this much after a long training, and by more after a short one. With a single run it is the
-    only estimate of the spread.
+    It says how precisely a test set measures one network's error. It is not the spread between seeds, because all runs
+    share one test set.
 
     >>> round(binomial_deviation(13.25, 10_000), 2)
     0.34
@@ -41,6 +41,16 @@ def mean_and_deviation(errors: Sequence[float]) -> str:
     """
     mean = f"{statistics.mean(errors):.2f}"
     return f"{mean} ± {statistics.stdev(errors):.2f}" if len(errors) > 1 else mean
+
+
+def pooled_deviation(groups: Sequence[Sequence[float]]) -> float | None:
+    """Return the standard deviation within groups of errors; `None` unless a group has at least two errors.
+
+    >>> pooled_deviation([[7.0, 6.0, 8.0], [5.0, 5.0], [9.0]]), pooled_deviation([[7.0], []])
+    (0.816496580927726, None)
+    """
+    freedoms = [(len(errors) - 1, statistics.variance(errors)) for errors in groups if len(errors) > 1]
+    return math.sqrt(sum(n * variance for n, variance in freedoms) / sum(n for n, _ in freedoms)) if freedoms else None
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ def difference(first: Sequence[float], second: Sequence[float]) -> Difference:
     >>> str(difference([7.0, 7.2, 7.1], [6.0, 6.2, 6.4]))
     '+0.90 [+0.48, +1.32]'
     """
-    return _contrast([first], [second])
+    return contrast([first], [second])
 
 
 def difference_of_differences(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Difference:
@@ -109,18 +119,28 @@ def difference_of_differences(first: Sequence[Sequence[float]], second: Sequence
     >>> str(difference_of_differences(([9.0, 9.2, 9.1], [6.0, 6.2, 6.4]), ([7.0, 7.2, 7.1], [6.0, 6.2, 6.4])))
     '+2.00 [+1.55, +2.45]'
     """
-    return _contrast([first[0], second[1]], [first[1], second[0]])
+    return contrast([first[0], second[1]], [first[1], second[0]])
 
 
-def _contrast(plus: Sequence[Sequence[float]], minus: Sequence[Sequence[float]]) -> Difference:
-    """Return the sum of the means of `plus` minus that of `minus`, with the interval of Welch and Satterthwaite."""
+def contrast(plus: Sequence[Sequence[float]], minus: Sequence[Sequence[float]]) -> Difference:
+    """Return the sum of the means of `plus` minus that of `minus`, with the interval of Welch and Satterthwaite.
+
+    Args:
+        plus, minus: groups of independent errors; no group may be on both sides.
+
+    Raises:
+        InputError: as in `difference`.
+
+    >>> str(contrast([[7.0, 7.2, 7.1], [4.0, 4.1]], [[6.0, 6.2, 6.4]]))
+    '+4.95 [+4.55, +5.35]'
+    """
     groups = [*plus, *minus]
     if not all(len(errors) for errors in groups):
         raise InputError("a difference needs at least one run on each side")
     if not all(math.isfinite(error) for errors in groups for error in errors):
         raise InputError("a difference needs finite errors; replace those of diverged runs by the error of chance")
     mean = sum(map(statistics.mean, plus)) - sum(map(statistics.mean, minus))
-    if min(map(len, groups)) < 2:
+    if any(len(errors) < 2 for errors in groups):
         return Difference(mean, -math.inf, math.inf)
     shares = [statistics.variance(errors) / len(errors) for errors in groups]
     if sum(shares) == 0:

@@ -61,9 +61,14 @@ class Run:
 
     @property
     def chance(self) -> float:
-        """Error (%) of a network that has learned nothing; diverged runs count as this error in means."""
+        """Error (%) of a network that has learned nothing."""
         data = self.record.get("data", {})
         return max(data["baselines"].values()) if data.get("baselines") else 100 - 100 / data.get("classes", 10)
+
+    @property
+    def counted_error(self) -> float:
+        """Test error of the last epoch (%), as counted in means; `chance` if the training diverged."""
+        return self.error if math.isfinite(self.error) else self.chance
 
     @property
     def loss(self) -> float:

@@ -7,7 +7,9 @@ import pytest
 
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, depth
 from keras_preact.experiments.probe import PROPAGATION
+from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.tables import TUNED_ORIGINAL
+from keras_preact.training import RunFolder
 
 BUDGET = {"screening": "demo", "depth": "deep"}
 
@@ -58,6 +60,16 @@ def test_the_best_rate_is_the_one_with_the_lowest_mean_error_of_all_that_were_ru
     assert depth.gaps(found, tuned=True)[110].mean == 5.0
 
 
+def test_diverged_runs_of_the_depth_study_count_as_chance_and_have_no_loss(store, tmp_path):
+    store("depth", {"original-110-0.1": [38.0, 42.0], "full_preactivation-110-0.1": [35.0]})
+    RunFolder(tmp_path / "depth" / "original-110-0.1-1").update_record(diverged={"step": 3})
+    runs = depth.confirmed(Store([tmp_path]))
+    series = depth.by_depth_and_choice(runs)
+    ((papers, errors), _) = series["test error (%)"].items()
+    assert errors["original"] == {110: [38.0, 90.0]} and depth.gaps(runs, tuned=False)[110].mean == 29.0
+    assert series["training loss"][papers]["original"] == {110: [1.25]}
+
+
 def judged(store):
     return [finding.verdict for finding in depth.findings(store)]
 
@@ -79,6 +91,8 @@ def confirmation(gaps, spread):
         ({20: 0.1, 56: 0.9, 110: 3.0, 218: 4.0}, 3.0, ["undecided", "undecided"]),  # runs too far apart to say
         ({20: 0.1, 56: -0.1, 110: 3.0, 218: 10.0}, 3.0, ["undecided", "undecided"]),  # neither gap is known well enough
         ({20: 0.1, 110: 3.0}, 0.1, ["undecided", "undecided"]),  # not all of it run
+        ({20: 0.4, 56: 0.5, 110: 3.0}, 0.1, ["agrees", "undecided"]),  # intervals without 0, but within ±1 point
+        ({20: 0.4, 56: 1.0, 110: 3.0}, 0.1, ["differs", "undecided"]),  # an interval without 0 that reaches beyond
     ],
 )
 def test_expected_gaps_are_judged_by_their_intervals(store, gaps, spread, verdicts):
@@ -98,7 +112,7 @@ def test_expected_best_rates_are_judged_by_their_course(store):
     errors = {**screening("original", {20: 0.1, 110: 0.03}), **screening("full_preactivation", {20: 0.1, 110: 0.1})}
     assert judged(store("screening", errors))[2:6] == ["agrees", "undecided", "agrees", "undecided"]
     found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03})))
-    said = "20 layers 0.1; 110 layers 0.1; 218 layers 0.03 (screening, 124 steps, one seed)"
+    said = "20 layers 0.1; 110 layers 0.1; 218 layers 0.03 (screening, 124 steps, n = 1)"
     assert (found[4].found, found[4].verdict) == (said, "differs")
 
 
@@ -114,7 +128,7 @@ def test_expected_best_rates_are_judged_in_both_settings(store):
     confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0, 46.5], "original-110-0.01": [52.0, 53.0]}
     found = depth.findings(store("depth", confirmed))[2:4]
     assert [(each.found, each.verdict) for each in found] == [
-        ("56 layers 0.03; 110 layers 0.01 (screening, 124 steps, one seed)", "agrees"),
+        ("56 layers 0.03; 110 layers 0.01 (screening, 124 steps, n = 1)", "agrees"),
         ("56 layers 0.1; 110 layers 0.1 (depth study, 1,560 steps)", "differs"),
     ]
 
@@ -138,8 +152,20 @@ def test_the_best_rate_is_undecided_where_no_lower_rate_was_run(store):
     assert judged(store("screening", lowest))[4] == "undecided"
 
 
+def test_a_change_of_the_gap_by_tuning_is_judged_by_the_runs_that_differ(store):
+    """The intervals of both gaps overlap because the original order's runs, common to both, are far apart."""
+    rows = {"original-110-0.1": [39.0, 45.0], "original-110-0.03": [50.0], "original-110-0.01": [50.0]}
+    rows |= {"full_preactivation-110-0.1": [35.6, 35.7, 35.8], "full_preactivation-110-0.3": [32.9, 33.0, 33.1]}
+    found = depth.confirmed(store("depth", rows))
+    papers, tuned = (depth.gaps(found, tuned=choice)[110] for choice in (False, True))
+    assert papers.low < tuned.mean < papers.high
+    finding = depth.findings(store("depth", {}))[6]
+    change = difference([35.6, 35.7, 35.8], [32.9, 33.0, 33.1])
+    assert finding.verdict == "differs" and finding.found.endswith(f"full pre-activation 0.3), change {change}")
+
+
 @pytest.mark.parametrize(("tuned", "verdict"), [(0.0, "agrees"), (12.0, "undecided")])
-def test_a_smaller_gap_when_tuned_is_judged_by_both_intervals(store, tuned, verdict):
+def test_a_smaller_gap_when_tuned_is_judged_by_its_interval(store, tuned, verdict):
     around = [35.0 + tuned + s for s in (-0.1, 0.0, 0.1)]
     rows = {"original-218-0.01": around, "original-218-0.03": [80.0]}
     finding = depth.findings(store("depth", {**confirmation({110: 6.0, 218: 12.0}, 0.1), **rows}))[6]

@@ -7,16 +7,19 @@ import shutil
 import statistics
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from keras_preact.analysis import inspect_model, write_inspection
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
 from keras_preact.experiments.depth import confirmed, counted, screened, share_of_tuning, tuning
-from keras_preact.experiments.page import RATE_COLUMNS, demo_claim, depth_rows, rate_rows
+from keras_preact.experiments.page import RATE_COLUMNS, demo_claim, depth_rows, headline, rate_rows
 from keras_preact.experiments.probe import PROPAGATION
 from keras_preact.experiments.report import markdown_table
 from keras_preact.experiments.statistics import difference
 from keras_preact.experiments.tables import DEMO_DEPTH, ORDERS, PAPERS_RATE, RATES
-from keras_preact.training import RunFolder
+from keras_preact.models import cifar_resnet
+from keras_preact.training import RunConfig, RunFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +42,7 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     first = page.split("## ")[0]
     gap = difference((38.0, 39.0), (35.0, 35.5))
     said = f"* 110 layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] (n = 2 and 2)"
-    assert said in first and "* 20 layers" not in first and "**From 110 layers on" not in first
+    assert said in first and "* 20 layers" not in first and "**At" not in first
     assert "](figures/depth.svg)" in first and (tmp_path / "figures" / "depth.svg").exists()
     assert "| at 20 and 56 layers the order makes no difference | not run | undecided |" in first
     assert "Total: 5 runs, 0 hours of wall-clock time. By machine: 5 on 2 cores of P." in page
@@ -47,6 +50,24 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     assert page.index("## Table 1, budget deep") < page.index("## Table 2, budget deep") < page.index("Total: 5 runs")
     assert page.index("Total: 5 runs") < page.index("## How to read") < page.index("## Every run on images")
     assert "| [deep-original-110-0.1-0](runs/depth/deep-original-110-0.1-0/run.json) |" in page
+
+
+def test_the_headline_names_the_depths_whose_intervals_exclude_0(tmp_path, made_up_run):
+    """A depth without an interval is not claimed, and one that is undecided ends the claim about all above it."""
+
+    def claim(gaps):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        for depth, errors in gaps.items():
+            for seed, error in enumerate(errors):
+                run_of(made_up_run, folder, "depth", f"original-{depth}-0.1", seed, error)
+                run_of(made_up_run, folder, "depth", f"full_preactivation-{depth}-0.1", seed, 35.0 + 0.1 * seed)
+        return headline(Store([folder]))
+
+    ahead, undecided, single = (45.0, 45.1, 45.2), (35.0, 35.1, 35.2), (60.0,)
+    said = "layers, full pre-activation reaches a lower test error than the original order."
+    assert claim({20: undecided, 56: ahead, 110: single, 218: ahead, 434: ahead}) == f"At 56, 218 and 434 {said}"
+    assert claim({20: undecided, 56: ahead, 110: single}) == f"At 56 {said}"
+    assert claim({56: ahead, 110: undecided}) == "" == claim({110: single}) == claim({})
 
 
 def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
@@ -73,6 +94,7 @@ def test_what_tuning_does_is_a_table(tmp_path, made_up_run):
     page = write_results(tmp_path).read_text()
     assert "| 218 | 85.0 | 65.0 | +20.0 | 70.0 (rate 0.01) | 65.0 (rate 0.1) | +5.0 |" in page
     assert "From 110 layers on, tuning closes 75 % of the gap at 0.1." in page
+    assert "10 runs, n = 1 per cell." in page and "a mean of few runs (n = 1);" in page
 
 
 def test_the_page_says_which_rates_are_best_after_the_steps_of_the_depth_study(tmp_path, made_up_run):
@@ -95,6 +117,46 @@ def test_runs_on_sequences_have_a_list_of_their_own(tmp_path, made_up_run):
     run_of(made_up_run, tmp_path, "table1", "original", 0, 10.0)
     images, sequences = write_results(tmp_path).read_text().split("## Every run on images")[1].split("## Every run on")
     assert "warmup" in sequences and "warmup" not in images and "deep-original-0" in images
+
+
+def test_every_run_on_sequences_of_no_table_is_compared_with_baselines(tmp_path, made_up_run):
+    """Whatever its recipe; runs of a table are not."""
+    config = RunConfig(recipe="adam", dataset="characters", network="transformer")
+    for name, recipe, diverged in (
+        ("usual", config.recipe, {}),
+        ("batches", dataclasses.replace(config.recipe, batch_size=8), {}),
+        ("lost", dataclasses.replace(config.recipe, batch_size=4), {"diverged": {"step": 7}}),
+    ):
+        made_up_run(tmp_path / name, dataclasses.replace(config, recipe=recipe), 60.0)
+        data = {"task": "next_token", "baselines": {"the most frequent": 80.0}}
+        RunFolder(tmp_path / name).update_record(data=data, **diverged)
+    row = run_of(made_up_run, tmp_path, "warmup", "12-pre_norm-0.001-none", 0, 60.0, "cpu")
+    RunFolder(row).update_record(data=data)
+    page = write_results(tmp_path).read_text()
+    heads = re.findall("## (.*) against simple baselines\n\nThe network (.*) the best", page)
+    assert heads == [("batches", "beats"), ("lost", "does not beat"), ("usual", "beats")]
+    assert "| the network | diverged at step 7 |" in page and "| the network | 60.00 % |" in page
+
+
+def test_equal_inspections_and_folder_names_have_rows_and_curves_of_their_own(tmp_path):
+    images = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
+    found = inspect_model(cifar_resnet(8, input_shape=(8, 8, 3)), images, np.arange(2), "noise")
+    for folder in ("a/net", "b/net"):
+        run = RunFolder.create(tmp_path / "profiles" / folder)
+        write_inspection(found, run.path)
+        run.update_record(kind="inspection", status="finished", config={})
+    page = write_results(tmp_path).read_text()
+    assert "](profiles/a/net/run.json)" in page and "](profiles/b/net/run.json)" in page
+    assert "(profiles/a/net)" in page and "(profiles/b/net)" in page
+
+
+def test_the_demo_counts_diverged_runs_as_chance(tmp_path, made_up_run):
+    for order, errors in (("original", (86.0, 50.0)), ("full_preactivation", (57.0, 58.0))):
+        for seed, error in enumerate(errors):
+            folder = run_of(made_up_run, tmp_path, "screening", f"{order}-218-0.1", seed, error, "demo")
+            if error == 50.0:
+                RunFolder(folder).update_record(diverged={"step": 3})
+    assert "is 88.0 % in the original order and 57.5 %" in demo_claim(Store([tmp_path]))
 
 
 def test_headings_have_no_links_and_all_links_lead_somewhere(tmp_path):
@@ -187,10 +249,10 @@ def test_the_readme_has_a_row_for_each_depth_of_the_confirmation_and_what_tuning
     rows = [line for line in readme.splitlines() if line.startswith("| ResNet-")]
     assert rows == depth_rows(store) and len(rows) > 2
     assert [line.rsplit("| ", 1)[1] for line in rows] == ["undecided |", *["ahead |"] * 3, "one seed |"]
-    assert "From 56 layers on, full pre-activation reaches a lower test error" in readme
+    assert headline(store).rstrip(".") in readme
     share = share_of_tuning(tuning(screened(store)))
     text = " ".join(readme.split())
-    assert f"tuning the learning rate per order closes {100 * share:.0f} % of the gap from 110 layers on" in text
+    assert f"tuning the learning rate per order closes {100 * share:.0f} % of the gap at 110 and more layers" in text
 
 
 def test_the_readme_says_what_another_rate_does_to_each_order():
