@@ -127,7 +127,9 @@ def headline(store: Store) -> str:
             leads = [*leads, str(at)] if gap.low > 0 else []
     *others, last = leads or [""]
     depths = f"{', '.join(others)} and {last}" if others else last
-    return f"At {depths} layers, full pre-activation reaches a lower test error than the original order." if leads else ""
+    return (
+        f"At {depths} layers, full pre-activation reaches a lower test error than the original order." if leads else ""
+    )
 
 
 def depth_rows(store: Store) -> list[str]:

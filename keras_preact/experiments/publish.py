@@ -17,13 +17,13 @@ import numpy as np
 from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.errors import InputError
-from keras_preact.experiments.store import Store
+from keras_preact.experiments.store import Run, Store
 from keras_preact.files import write_atomically
 from keras_preact.models import load_model
 from keras_preact.models.cards import card, page
 from keras_preact.models.catalogue import Pretrained, catalogue, untrained
 from keras_preact.models.named_weights import assign_checked
-from keras_preact.models.safetensors import read_safetensors, save_safetensors
+from keras_preact.models.safetensors import as_arrays, checksum, read_safetensors, save_safetensors
 from keras_preact.training.config import RunConfig
 from keras_preact.training.runs import RunFolder
 
@@ -52,7 +52,8 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
         The new entry. Its errors are those of the published weights.
 
     Raises:
-        InputError: the run is not finished or not stored, its data are others, or its weights exceed 4 MB.
+        InputError: the run is not finished or not stored, its data are others, its weights are not those of the stored
+            run, or they exceed 4 MB. Nothing is changed.
     """
     config = RunConfig.from_dict(run.training()["config"])
     store = Store([root / "results"])
@@ -60,22 +61,30 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
         raise InputError(
             f"{run.path} was trained on {config.dataset}; only networks of {', '.join(LICENSES)} are published"
         )
-    if store.find(config) is None:
+    stored = store.find(config)
+    if stored is None:
         raise InputError(f"{run.path} is not among the stored runs; store it first, with keras-preact results --keep")
     model = load_model(run.trained_model(), compile=False)
-    file = root / "keras_preact" / "weights" / f"{name}.safetensors"
-    save_safetensors(model, file, "float16")
-    size = file.stat().st_size
-    if size > LARGEST:
-        file.unlink()
-        raise InputError(f"the weights of {run.path} have {size:,} bytes; at most {LARGEST:,} are published")
-    about = _described(run, name, model, store, file, data_dir)
-    if size > IN_WHEEL:
-        (root / "weights").mkdir(exist_ok=True)
-        file.replace(root / "weights" / file.name)
+    digest = stored.record.get("weights", {}).get("sha256")  # older runs have none
+    if digest not in (None, checksum(as_arrays(model, "float16"))):
+        raise InputError(f"{run.path} has other weights than the stored run {stored.folder.path}; publish that run")
+    small, large = root / "keras_preact" / "weights", root / "weights"
+    aside = small / f"{name}.safetensors.new"
+    try:
+        save_safetensors(model, aside, "float16")
+        size = aside.stat().st_size
+        if size > LARGEST:
+            raise InputError(f"the weights of {run.path} have {size:,} bytes; at most {LARGEST:,} are published")
+        about = _described(stored, name, model, store, aside, data_dir or config.data_dir)
+        folder, other = (small, large) if size <= IN_WHEEL else (large, small)
+        folder.mkdir(exist_ok=True)
+        aside.replace(folder / about.file)
+    finally:
+        aside.unlink(missing_ok=True)
+    (other / about.file).unlink(missing_ok=True)  # if the size of published weights has changed
     entries = catalogue() | {name: about}
     text = json.dumps({key: entries[key].to_dict() for key in sorted(entries)}, indent=1, ensure_ascii=False)
-    write_atomically(file.with_name("catalogue.json"), text + "\n")
+    write_atomically(small / "catalogue.json", text + "\n")
     catalogue.cache_clear()
     write_atomically(root / "docs" / "pretrained.md", page())
     return about
@@ -89,12 +98,9 @@ def _data(config: RunConfig, data_dir: str | None) -> Any:
     return dataset.only(config.only) if config.only else dataset
 
 
-def _described(
-    run: RunFolder, name: str, model: keras.Model, store: Store, file: Path, data_dir: str | None
-) -> Pretrained:
+def _described(run: Run, name: str, model: keras.Model, store: Store, file: Path, data_dir: str | None) -> Pretrained:
     """Return the catalogue's entry, with the errors of the network that the file's weights make."""
-    record = run.training()
-    config = RunConfig.from_dict(record["config"])
+    record, config = run.record, run.config
     size, count = config.image_size, len(config.only or ())
     dataset = _data(config, data_dir)
     about: dict[str, Any] = {
@@ -106,7 +112,7 @@ def _described(
         "vocabulary": len(getattr(dataset, "vocabulary", ())),
         "moments": _moments(model),
         "parameters": record["model"]["trainable_parameters"],
-        "run": run.path.name,
+        "run": run.folder.path.name,
         "recipe": {
             "name": config.recipe.name,
             "steps": config.recipe.steps,

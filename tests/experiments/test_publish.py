@@ -2,6 +2,7 @@
 
 import json
 
+import keras
 import numpy as np
 import pytest
 
@@ -53,6 +54,31 @@ def test_a_published_network_has_the_errors_of_its_entry(root):
     assert about.core_hours is not None and about.test_size == len(labels)
     assert "## tiny" in (root / "docs/pretrained.md").read_text()
     assert json.loads((root / "keras_preact/weights/catalogue.json").read_text())["tiny"]["dataset"] == "bundled"
+
+
+def test_other_weights_than_those_of_the_stored_run_are_refused(root):
+    """The configuration is the same; the weights are those of another training."""
+    run = trained(root)
+    keep(run, root / "results")
+    model = keras.models.load_model(run.model_path)
+    model.layers[-1].set_weights([2 * w for w in model.layers[-1].get_weights()])
+    model.save(run.model_path)
+    with pytest.raises(InputError, match="has other weights than the stored run"):
+        publish.publish(run, "tiny", root)
+    assert list(root.rglob("*.safetensors*")) == []
+
+
+def test_a_failed_publication_leaves_published_weights_as_they_were(root, monkeypatch):
+    run = trained(root)
+    stored = keep(run, root / "results")
+    stored = stored.rename(stored.with_name("renamed"))
+    assert publish.publish(run, "tiny", root).run == "renamed"
+    file = root / "keras_preact/weights/tiny.safetensors"
+    file.write_bytes(b"published")
+    monkeypatch.setattr(publish, "_described", None)  # fails
+    with pytest.raises(TypeError):
+        publish.publish(run, "tiny", root)
+    assert file.read_bytes() == b"published" and list(root.rglob("*.safetensors*")) == [file]
 
 
 @pytest.mark.thorough
