@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gc
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +53,15 @@ class Job:
         if RunFolder(self.path).is_taken():
             return "being trained"
         return "started" if self.is_started else "missing"
+
+    def record(self) -> dict[str, Any]:
+        """Return the record of the run; empty if it was not started or cannot be read."""
+        if self.run is not None:
+            return self.run.record
+        folder = RunFolder(self.path)
+        with contextlib.suppress(InputError):
+            return folder.record() if folder.record_path.exists() else {}
+        return {}
 
 
 def plan(
@@ -140,14 +149,12 @@ def run_missing(
         Interrupted: stopped by a signal; the same call resumes.
     """
     missing = [job for job in jobs if job.run is None]
-    ended = [job.run.record for job in jobs if job.run is not None]
-    seconds = [float(record["seconds"]) for record in ended if "diverged" not in record]  # those stopped early
     for number, job in enumerate(missing):
         if _has_ended(job):
             continue
-        left = f", about {duration(statistics.mean(seconds) * (len(missing) - number))} left" if seconds else ""
+        seconds = seconds_left(jobs)
+        left = "" if seconds is None else f", about {duration(seconds)} left"
         say(f"[{number + 1}/{len(missing)}] {job.row.title}, seed {job.config.seed}{left}")
-        began = time.perf_counter()
         name = f"{job.row.name}, seed {job.config.seed}"
         watching = [*callbacks(name, job.config), *([PropagationProbe(job.config, job.path)] * job.is_probed)]
         try:
@@ -162,14 +169,37 @@ def run_missing(
         except InputError:
             if not _has_ended(job):  # another process may have finished it in the meantime
                 raise
-        else:
-            seconds.append(time.perf_counter() - began)
         gc.collect()
 
 
 def _has_ended(job: Job) -> bool:
     """Return whether another process has finished the run since it was planned."""
-    return job.is_started and RunFolder(job.path).record().get("status") in ENDED
+    return job.record().get("status") in ENDED
+
+
+def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
+    """Return the time for the remaining steps, at the speed of the same network or, if unknown, the mean speed.
+
+    Args:
+        jobs: the runs, finished or not.
+        workers: how many runs are trained at once.
+    """
+    records = [job.record() for job in jobs]
+    networks = [identity(job.config, with_seed=False) for job in jobs]
+    by_network: dict[str, list[float]] = {}
+    for network, record in zip(networks, records, strict=True):
+        if record.get("step") and record.get("seconds"):
+            by_network.setdefault(network, []).append(float(record["seconds"]) / int(record["step"]))
+    if not by_network:
+        return None
+    speeds = {network: statistics.mean(known) for network, known in by_network.items()}
+    mean_speed = statistics.mean(speeds.values())
+    left = [
+        (job.config.recipe.steps - int(record.get("step", 0))) * speeds.get(network, mean_speed)
+        for job, network, record in zip(jobs, networks, records, strict=True)
+        if record.get("status") not in ENDED
+    ]
+    return sum(left) / max(1, min(workers, len(left)))
 
 
 def duration(seconds: float) -> str:

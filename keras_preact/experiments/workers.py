@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,11 +17,10 @@ from typing import IO, Any
 import psutil
 
 from keras_preact.errors import InputError
-from keras_preact.experiments.runner import Job, duration
-from keras_preact.experiments.store import ENDED, identity
+from keras_preact.experiments.runner import Job, duration, seconds_left
+from keras_preact.experiments.store import ENDED
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.distribute import devices
-from keras_preact.training.runs import RunFolder
 from keras_preact.training.threads import usable_cores
 
 POLL_SECONDS = 1.0
@@ -197,41 +195,11 @@ class _WorkerPool:
 
 def _progress(jobs: Sequence[Job], workers: int) -> Progress:
     """Read the progress from the run folders."""
-    records = [_record(job) for job in jobs]
-    ended = [job.run is not None or record.get("status") in ENDED for job, record in zip(jobs, records, strict=True)]
+    records = [job.record() for job in jobs]
     running = {
         f"{job.row.name} (seed {job.config.seed})": (int(record.get("step", 0)), job.config.recipe.steps)
-        for job, record, is_over in zip(jobs, records, ended, strict=True)
-        if not is_over and record.get("status") == "running"
+        for job, record in zip(jobs, records, strict=True)
+        if record.get("status") == "running"
     }
-    return Progress(sum(ended), len(jobs), running, _seconds_left(jobs, records, ended, workers))
-
-
-def _record(job: Job) -> dict[str, Any]:
-    if job.run is not None:
-        return job.run.record
-    folder = RunFolder(job.path)
-    with contextlib.suppress(InputError):
-        return folder.record() if folder.record_path.exists() else {}
-    return {}
-
-
-def _seconds_left(
-    jobs: Sequence[Job], records: Sequence[dict[str, Any]], ended: Sequence[bool], workers: int
-) -> float | None:
-    """Return the time for the remaining steps, at the speed of the same network or, if unknown, the mean speed."""
-    networks = [identity(job.config, with_seed=False) for job in jobs]
-    by_network: dict[str, list[float]] = {}
-    for network, record in zip(networks, records, strict=True):
-        if record.get("step") and record.get("seconds"):
-            by_network.setdefault(network, []).append(float(record["seconds"]) / int(record["step"]))
-    if not by_network:
-        return None
-    mean_speed = statistics.mean(map(statistics.mean, by_network.values()))
-    total = 0.0
-    for job, network, record, is_over in zip(jobs, networks, records, ended, strict=True):
-        if not is_over:
-            known = by_network.get(network)
-            left = job.config.recipe.steps - int(record.get("step", 0))
-            total += left * (statistics.mean(known) if known else mean_speed)
-    return total / workers
+    finished = sum(record.get("status") in ENDED for record in records)
+    return Progress(finished, len(jobs), running, seconds_left(jobs, workers))

@@ -46,7 +46,7 @@ def out(tmp_path_factory):
         assert keras.config.dtype_policy().name == "mixed_bfloat16"
     finally:
         keras.config.set_dtype_policy("float32")
-    assert messages[0] == "[1/2] the first, seed 0"
+    assert messages[0] == "[1/2] the first, seed 0, about 1 min left"
     assert messages[1].startswith("[2/2] the second, seed 0, about 1 min left")
     return out
 

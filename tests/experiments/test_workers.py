@@ -15,6 +15,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.cli import main
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, default_workers, plan, run_in_workers
+from keras_preact.experiments.runner import seconds_left
 from keras_preact.experiments.workers import RESTARTS, Progress
 from keras_preact.training import RunFolder
 
@@ -73,6 +74,15 @@ def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
     # 31 steps at 30/31 s; 62 at the mean of 10/62 and 30/31; both on two workers.
     assert found.seconds_left == pytest.approx((30 + 62 * (10 / 62 + 30 / 31) / 2) / 2)
     assert found.running == {"full_preactivation-110 (seed 0)": (31, 62)} and found.finished == 1
+    assert seconds_left(jobs) == pytest.approx(2 * found.seconds_left)  # one run after the other
+
+
+def test_workers_without_a_run_do_not_shorten_the_time_left(jobs):
+    """Ten workers, one run left: one of them trains it."""
+    for job, step, status in zip(jobs, (62, 62, 31), ("finished", "finished", "running"), strict=True):
+        job.path.mkdir()
+        RunFolder(job.path).update_record(kind="training", status=status, step=step, seconds=float(step))
+    assert seconds_left(jobs, workers=10) == seconds_left(jobs) == pytest.approx(31.0)
 
 
 def test_a_worker_that_is_killed_is_started_again(jobs):
