@@ -256,7 +256,9 @@ def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
     assert "a crop of 24 pixels does not fit a short side of 20" in text(capsys)
     for size in ("0", "-3"):
         assert main(["evaluate", "run", "--image-size", size]) == 2
-        assert f"the image size is {size}; it must be an integer of at least 1" in text(capsys)
+        assert f"image_size is {size}; it must be an integer of at least 1" in text(capsys)
+    assert main(["evaluate", "run", "--image-size", "7"]) == 2
+    assert "the image size is 7; it must be at least 8 pixels" in text(capsys)
     assert main([*small(picture_folder, "--steps", "1"), "--out", "pixels"]) == 0
     assert main(["evaluate", "pixels", "--image-size", "24"]) == 2
     assert "the mean differs from pixel to pixel" in text(capsys)
@@ -441,7 +443,9 @@ def test_a_command_on_a_path_with_a_space_can_be_copied(here, capsys):
     assert main(["train", "--resume", "my run"]) == 2
     assert "view it with `keras-preact evaluate 'my run'`" in text(capsys)
     assert main(["evaluate", "my run", "--data-dir", "data"]) == 2
-    assert text(capsys).endswith("the data of my run (bundled) come with the package; leave out --data-dir\n")
+    assert text(capsys).endswith(
+        "the data of my run (bundled) come with the package; leave out data_dir (--data-dir)\n"
+    )
 
 
 def test_help_goes_to_the_output_and_is_no_error(capsys):
@@ -475,7 +479,7 @@ REFUSED = {
     "data set": (["train", "--dataset", "cifar11", "--data-dir", "data"], "cifar11"),
     "missing folder": (["train", "--dataset", "folder", "--data-dir", "nowhere"], "nowhere"),
     "class that is not there": (["train", "--only", "cat", "dgo"], "did you mean 'dog'?"),
-    "classes of sequences": (["train", "--model", "transformer", "--only", "cat", "dog"], "leave out --only"),
+    "classes of sequences": (["train", "--model", "transformer", "--only", "cat", "dog"], "leave out only (--only)"),
     "format to export": (["export", "nowhere", "weights.h5"], "no run folder, file or trained network nowhere"),
     "run to evaluate": (["evaluate", "nowhere"], "not a run folder"),
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
@@ -544,11 +548,14 @@ REFUSED = {
     "devices": (["train", "--distribute", "0", "--steps", "1"], "number of devices is 0; it must be an integer"),
     "name before options": (["train", "--model", "cifar_resnt", "--depth", "20"], "did you mean 'cifar_resnet'"),
     "name before data": (["train", "--model", "resnet51", "--dataset", "cifar10"], "known: "),
-    "folder of bundled images": (["train", "--data-dir", "mine"], "leave out --data-dir, or choose other data"),
+    "folder of bundled images": (
+        ["train", "--data-dir", "mine"],
+        "data_dir (--data-dir) does not apply to the bundled",
+    ),
     "size of bundled images": (["train", "--image-size", "64"], "choose an image size from 8 to 32 pixels, not 64"),
     "size of bundled sequences": (
         ["train", "--model", "prenorm-transformer", "--image-size", "16"],
-        "leave out --image-size, or choose other data",
+        "image_size (--image-size) does not apply to the bundled",
     ),
     "size of words": (["info", "transformer", "--image-size", "64"], "leave out the image size"),
     "list of no runs": (
@@ -703,7 +710,7 @@ def test_half_written_images_are_left_out_by_choice_and_counted(here, picture_fo
 
 def test_only_images_of_a_folder_can_be_left_out(here, capsys):
     assert main(["train", "--dataset", "bundled", "--skip-corrupt", "--steps", "1"]) == 2
-    assert "leave out --skip-corrupt" in text(capsys)
+    assert "skip_corrupt (--skip-corrupt) applies only to image folders" in text(capsys)
 
 
 @pytest.mark.sampled(1)

@@ -30,7 +30,7 @@ def bundled_cifar10() -> ImageDataset:
             with Image.open(path) as file:
                 mosaics.append(_tiles(np.asarray(file), size=32))
         splits[split] = ArraySplit(np.concatenate(mosaics), [int(label) for label in labels[split]])
-    return ImageDataset("bundled", splits["train"], splits["test"], CIFAR10_CLASSES)
+    return ImageDataset("bundled", splits["train"], splits["test"], CIFAR10_CLASSES, source="bundled")
 
 
 def _tiles(mosaic: np.ndarray, size: int) -> np.ndarray:

@@ -72,6 +72,7 @@ class FolderSplit(ImageSplit):
         return np.asarray(image)[top : top + size, left : left + size]
 
     def at(self, image_size: int, short_side: float | None = None) -> FolderSplit:
+        check_image_size(image_size)
         if short_side is None:
             short_side = self.short_side * image_size / self.image_shape[0]
         return FolderSplit(self.root, self.paths, self.labels, image_size, short_side)
@@ -166,7 +167,7 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             skipped += unreadable
         splits.append(split)
     name = Path(os.path.abspath(root)).name  # "." and ".." have none; a link keeps its own
-    return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped))
+    return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped), "folder")
 
 
 def _class_folders(folder: Path) -> list[str]:

@@ -34,17 +34,17 @@ def load_dataset(
     (16, 16, 3)
     """
     if skip_corrupt and name != "folder":
-        raise InputError(f"--skip-corrupt needs --dataset folder; leave out --skip-corrupt with --dataset {name}")
+        raise InputError(f"skip_corrupt (--skip-corrupt) applies only to image folders; leave it out for {name}")
     if name == "bundled":
-        _check_unset(name, "--data-dir", data_dir)
+        _check_unset(name, "data_dir (--data-dir)", data_dir)
         return bundled_cifar10() if image_size is None else bundled_cifar10().at(image_size)
     if name == "folder":
         if data_dir is None:
-            raise InputError("--dataset folder needs --data-dir, a folder with train/CLASS/ and test/CLASS/")
+            raise InputError("pass data_dir (--data-dir), the image folder with train/CLASS/ and test/CLASS/")
         return from_folder(data_dir, image_size, skip_corrupt)
     if name in SEQUENCES:
-        _check_unset(name, "--data-dir", data_dir)
-        _check_unset(name, "--image-size", image_size)
+        _check_unset(name, "data_dir (--data-dir)", data_dir)
+        _check_unset(name, "image_size (--image-size)", image_size)
         return SEQUENCES[name]()
     return from_tfds(name, data_dir, image_size)
 
@@ -70,6 +70,6 @@ def _check_unset(name: str, option: str, value: Any) -> None:
     """Raise InputError if an option is set that bundled data do not have: the user may want other data."""
     if value is not None:
         raise InputError(
-            f"{option} does not apply to the bundled data set {name}; leave out {option}, or choose other data with "
-            "--dataset (folder, or a name from tensorflow-datasets)"
+            f"{option} does not apply to the bundled data set {name}; leave it out, or choose another data set "
+            "(--dataset): folder, or a name from tensorflow-datasets"
         )

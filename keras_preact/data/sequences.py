@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_preact.data.splits import Split, check_range
+from keras_preact.data.splits import ARRAYS, Split, check_range
 from keras_preact.errors import FLOAT32_MAX, InputError, check_choice
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -93,6 +93,7 @@ class SequenceDataset:
         vocabulary: the words or characters, indexed by token. Empty for numeric series.
         class_names: names of the classes, in the order of the labels. Empty for other tasks.
         unit: unit of the error: % of the classes or tokens, or the unit of a forecast.
+        source: the name by which `load_dataset` returns these data; `"arrays"` (default) if it cannot.
 
     Raises:
         InputError: the task is unknown, the arrays do not have the dtype and shape of the task, training and test
@@ -113,6 +114,7 @@ class SequenceDataset:
     vocabulary: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
     unit: str = "%"
+    source: str = ARRAYS
     kind: ClassVar[str] = "sequences"
 
     def __post_init__(self) -> None:
@@ -188,7 +190,7 @@ class SequenceDataset:
 
     def only(self, class_names: Sequence[str]) -> SequenceDataset:
         """Raise InputError: only images can be selected by class."""
-        raise InputError(f"{self.name} has sequences, not images; leave out --only")
+        raise InputError(f"{self.name} has sequences, not images; leave out only (--only)")
 
     def fingerprint(self) -> str:
         """Return a SHA-256 that identifies the data."""
@@ -234,7 +236,8 @@ def bundled_reviews(length: int = 40, vocabulary: int = 8000) -> SequenceDataset
         tokens = _tokens([_words(text) for _, text in reviews], known, length)
         return SequenceSplit(tokens, np.array([rating > 0 for rating, _ in reviews], np.int32))
 
-    return SequenceDataset("reviews", split(train), split(test), "classification", known, ("negative", "positive"))
+    classes = ("negative", "positive")
+    return SequenceDataset("reviews", split(train), split(test), "classification", known, classes, source="reviews")
 
 
 @functools.cache
@@ -247,7 +250,7 @@ def bundled_characters(length: int = 128) -> SequenceDataset:
     texts = ["\n".join(text for _, text in split) for split in _ratings_and_texts()]
     known = _vocabulary(texts[0], 100)
     train, test = (_shifted(text, known, length) for text in texts)
-    return SequenceDataset("characters", train, test, "next_token", known)
+    return SequenceDataset("characters", train, test, "next_token", known, source="characters")
 
 
 def _shifted(text: str, vocabulary: Sequence[str], length: int) -> SequenceSplit:
@@ -301,7 +304,7 @@ def bundled_weather(length: int = 72, horizon: int = 24) -> SequenceDataset:
     angle = 2 * np.pi * np.arange(len(hours)) / 24
     hours = np.column_stack([hours, np.sin(angle), np.cos(angle)]).astype(np.float32)
     train, test = (_windows(part, length, horizon) for part in (hours[:TRAINING_HOURS], hours[TRAINING_HOURS:]))
-    return SequenceDataset("weather", train, test, "forecast", unit="°C")
+    return SequenceDataset("weather", train, test, "forecast", unit="°C", source="weather")
 
 
 def _windows(hours: np.ndarray, length: int, horizon: int) -> SequenceSplit:

@@ -13,6 +13,8 @@ import numpy as np
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels
 from keras_preact.errors import InputError, check_choice, check_positive
 
+ARRAYS = "arrays"
+"""Name and source of data that were passed as arrays."""
 SMALLEST_IMAGE = 8
 """Least height and width in pixels: the networks halve an image at least twice."""
 ShapeAndDtype = tuple[tuple[int, ...], str]
@@ -254,6 +256,7 @@ class ImageDataset:
         test: test images.
         class_names: names of the classes, in the order of the labels.
         skipped: names of images that were left out because they could not be read.
+        source: the name by which `load_dataset` returns these data; `"arrays"` (default) if it cannot.
 
     Raises:
         InputError: fewer than two classes, a label without a class, a class without training images, different image
@@ -272,6 +275,7 @@ class ImageDataset:
     test: ImageSplit
     class_names: tuple[str, ...]
     skipped: tuple[str, ...] = ()
+    source: str = ARRAYS
     kind = "images"
     task = "classification"
     unit = "%"
@@ -356,7 +360,7 @@ class ImageDataset:
         >>> bundled_cifar10().at(16).image_shape
         (16, 16, 3)
         """
-        check_positive("image_size", image_size)
+        check_image_size(image_size)
         return replace(self, train=self.train.at(image_size), test=self.test.at(image_size))
 
     def size_at(self, scale: float) -> int:
@@ -396,7 +400,7 @@ def from_arrays(
     x_test: Any,
     y_test: Any,
     class_names: Sequence[str] | None = None,
-    name: str = "arrays",
+    name: str = ARRAYS,
 ) -> ImageDataset:
     """Return a data set of arrays in memory.
 

@@ -70,15 +70,16 @@ def from_tfds(
     images = sum(builder.info.splits[split].num_examples for split in splits)
     if None not in image.shape and images * height * width * channels < IN_MEMORY_BYTES:
         train, test = (_in_memory(builder, split) for split in splits)
-        dataset = ImageDataset(name, train, test, class_names)
+        dataset = ImageDataset(name, train, test, class_names, source=name)
         return dataset if image_size is None else dataset.at(image_size)
     if image_size is None:
         raise InputError(
-            f"the images of {name} differ in size or do not fit into memory; pass --image-size, for example 224"
+            f"the images of {name} differ in size or do not fit into memory; pass image_size (--image-size), for "
+            "example 224"
         )
     check_image_size(image_size)
     first, second = (_Stream(builder, split, image_size) for split in splits)
-    return ImageDataset(name, first, second, class_names)
+    return ImageDataset(name, first, second, class_names, source=name)
 
 
 @contextlib.contextmanager
@@ -122,7 +123,10 @@ def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool =
         ) from None
     except Exception as error:
         if Path(name).is_dir():
-            raise InputError(f"{name} is a folder; for its images use --dataset folder --data-dir {name}") from None
+            raise InputError(
+                f'{name} is a folder; for its images pass the data set "folder" (--dataset) and this folder as '
+                "data_dir (--data-dir)"
+            ) from None
         raise InputError(
             f"the data set {name} in {folder} cannot be opened ({_reason(error)}); remove its folder and prepare it "
             "again"
@@ -141,7 +145,7 @@ def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool =
                 _remove_empty_folders(data_dir)
             raise InputError(
                 f"the data set {name} is not prepared in {folder} and cannot be downloaded ({_reason(error)}); "
-                "prepare it with tensorflow-datasets and pass its folder with --data-dir"
+                "prepare it with tensorflow-datasets and pass its folder as data_dir (--data-dir)"
             ) from None
     _check_files(builder, name)
     return builder
@@ -315,6 +319,7 @@ class _Stream(ImageSplit):
         return channel_moments(image for image, _ in data.as_numpy_iterator())
 
     def at(self, image_size: int, short_side: int | None = None) -> _Stream:
+        check_image_size(image_size)
         other = copy.copy(self)  # with the labels, if they have been read
         other.image_shape = (image_size, image_size, self.image_shape[-1])
         default = self.short_side / self.image_shape[0] * image_size

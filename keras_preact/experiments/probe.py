@@ -52,8 +52,10 @@ class PropagationProbe(keras.callbacks.Callback):
         self._measure_if_due()
 
     def _measure_if_due(self) -> None:
+        if self._step not in (0, EARLY_STEP, self._last):
+            return
         found = read_propagation(self._path.parent)
-        if self._step not in (0, EARLY_STEP, self._last) or self._step in [entry["step"] for entry in found]:
+        if self._step in [entry["step"] for entry in found]:
             return
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()  # during fit, Keras keeps the state outside the model

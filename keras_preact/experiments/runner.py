@@ -121,7 +121,7 @@ def _as_started(job: Job) -> Job:
     """Return the job with the configuration it was started with, which may differ in precision and data folder."""
     started = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
     if identity(started) != identity(job.config):
-        raise InputError(f"{job.path} contains a run other than {job.row.name}; choose another folder with --out")
+        raise InputError(f"{job.path} contains a run other than {job.row.name}; choose another out folder (--out)")
     return dataclasses.replace(job, config=started)
 
 

@@ -110,7 +110,8 @@ def check_precision(precision: str) -> None:
         keras.ops.convert_to_numpy(keras.ops.conv(x, keras.ops.ones((3, 3, 8, 8), dtype), padding="same"))
     except Exception as error:
         raise InputError(
-            f"the {keras.backend.backend()} backend cannot compute in {dtype} on this device; use --precision float32"
+            f'the {keras.backend.backend()} backend cannot compute in {dtype} on this device; pass precision="float32" '
+            "(--precision)"
         ) from error
 
 

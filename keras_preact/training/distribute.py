@@ -38,7 +38,8 @@ def devices() -> list[str]:
         gpus = tf.config.list_logical_devices("GPU")
         return [device.name for device in gpus or tf.config.list_logical_devices("CPU")]
     if keras.backend.backend() == "torch":
-        return ["cpu:0"]  # or the one GPU that Keras selects
+        device = keras.ops.zeros(()).device  # the one that Keras selects
+        return [f"{device.type}:{device.index or 0}"]
     return keras.distribution.list_devices() or ["cpu:0"]
 
 
@@ -185,10 +186,13 @@ def check_devices(count: int) -> None:
         )
     available = len(devices())
     if count > available:
-        raise InputError(f"{count} devices were requested, but {available} found; use --distribute {available}")
+        raise InputError(
+            f"{count} devices were requested, but {available} found; pass devices={available} (--distribute)"
+        )
     if process()[1] > 1 and count < available:
         raise InputError(
-            f"{process()[1]} processes must use all of their {available} devices; use --distribute {available}"
+            f"{process()[1]} processes must use all of their {available} devices; pass devices={available} "
+            "(--distribute)"
         )
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from keras_preact.data import as_input_errors, feed
 from keras_preact.data.sequences import SEQUENCES
-from keras_preact.errors import InputError, check_positive
+from keras_preact.data.splits import ARRAYS, check_image_size
+from keras_preact.errors import InputError
 from keras_preact.models import load_model, resized
 from keras_preact.training.config import Dataset, RunConfig, check_dataset
 from keras_preact.training.device import compiles_with_xla
@@ -26,16 +27,18 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
     Raises:
         InputError: the data are missing or differ from the recorded ones, or the run was trained on arrays.
     """
-    config = RunConfig.from_dict(folder.training()["config"])
+    record = folder.training("data")
+    config = RunConfig.from_dict(record["config"])
+    if record["data"].get("source") == ARRAYS:
+        raise InputError(f"{folder.path} was trained on arrays; pass them again in Python, with dataset=")
     if data_dir is not None and (config.dataset == "bundled" or config.dataset in SEQUENCES):
-        raise InputError(f"the data of {folder.path} ({config.dataset}) come with the package; leave out --data-dir")
+        raise InputError(
+            f"the data of {folder.path} ({config.dataset}) come with the package; leave out data_dir (--data-dir)"
+        )
     try:
         dataset = config.load_dataset(data_dir)
     except InputError as error:
-        raise InputError(
-            f"{error}; pass the current folder of the run's data (--data-dir) or, if the run was trained on arrays, "
-            "pass them again (dataset=)"
-        ) from None
+        raise InputError(f"{error}; pass the current folder of the run's data as data_dir (--data-dir)") from None
     return check_recorded(dataset, folder)
 
 
@@ -96,7 +99,7 @@ def evaluate(
         )
     test = dataset.test
     if image_size is not None or short_side is not None:
-        size = expected[0] if image_size is None else check_positive("the image size", image_size)
+        size = expected[0] if image_size is None else check_image_size(image_size)
         test = test.at(size, short_side)
         model = resized(model, size)
     task = TASKS[dataset.task]

@@ -323,6 +323,9 @@ class ReadOnlyRunFolder(RunFolder):
     def write_metrics(self, rows: Sequence[dict[str, float]]) -> None:
         pass
 
+    def write_curves(self, runs: Mapping[str, Sequence[dict[str, float]]], unit: str) -> None:
+        pass
+
 
 def _locked_message(path: Path) -> str:
     return f"{path} is being trained by another process; wait for it, stop it, or choose another folder"

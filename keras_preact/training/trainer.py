@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_preact.data import as_input_errors, feed, part_of
+from keras_preact.data.splits import ARRAYS
 from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
 from keras_preact.models import get_entry
@@ -147,8 +148,9 @@ def starting(
             dataset = config.load_dataset()
         else:
             config.check_selection(dataset)
-            if config.dataset not in ("folder", dataset.name):  # record the name of the actual data
-                config = dataclasses.replace(config, dataset=dataset.name, data_dir=None)
+            actual = dataset.name if dataset.source == ARRAYS else dataset.source
+            if config.dataset != actual:
+                config = dataclasses.replace(config, dataset=actual, data_dir=None)
         if config.sync_batch_norm and is_mirrored(config) and get_entry(config.network).has_batch_norm:
             # A rolled stack cannot exchange statistics between devices.
             config = dataclasses.replace(config, options={"rolled": False, **config.options})
@@ -182,7 +184,12 @@ def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> di
         "kind": "training",
         "status": "running",
         "config": config.to_dict(),
-        "data": {"name": dataset.name, **dataset.facts(), "sha256": dataset.fingerprint()},
+        "data": {
+            "name": dataset.name,
+            "source": dataset.source,
+            **dataset.facts(),
+            "sha256": dataset.fingerprint(),
+        },
         "model": {
             "name": model.name,
             **get_entry(config.network).facts(config.options),

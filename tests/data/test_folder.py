@@ -57,6 +57,9 @@ def test_images_at_other_sizes_are_center_crops(folder):
     np.testing.assert_array_equal(test.at(16).batch(np.arange(4))[0], test.batch(np.arange(4))[0])
     with pytest.raises(InputError, match="a crop of 16 pixels does not fit a short side of 12"):
         test.at(16, short_side=12)
+    for change in (test.at, from_folder(folder).at):
+        with pytest.raises(InputError, match="the image size is 7; it must be at least 8 pixels"):
+            change(7)
 
 
 def test_the_short_side_keeps_its_proportion_to_the_crop(folder):

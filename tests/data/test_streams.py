@@ -115,6 +115,8 @@ def test_the_test_images_of_a_stream_at_other_sizes_are_center_crops(other_sizes
     np.testing.assert_array_equal(whole[:, 4:16, 4:16], part)
     with pytest.raises(InputError, match="a crop of 20 pixels does not fit a short side of 19"):
         test.at(20, short_side=19)
+    with pytest.raises(InputError, match="the image size is 7; it must be at least 8 pixels"):
+        test.at(7)
 
 
 def test_only_the_first_examples_of_a_stream_are_read_at_its_start(tmp_path, monkeypatch):
@@ -182,7 +184,7 @@ def test_without_a_network_no_download_is_tried(tmp_path, monkeypatch, caplog):
 
 
 def test_other_sizes_need_an_image_size(other_sizes):
-    with pytest.raises(InputError, match=r"differ in size .*; pass --image-size, for example 224"):
+    with pytest.raises(InputError, match=r"differ in size .*; pass image_size \(--image-size\), for example 224"):
         from_tfds("small_photos", other_sizes)
 
 
@@ -193,7 +195,7 @@ def test_an_unknown_name_is_refused_with_the_closest_ones(tmp_path):
 
 @pytest.mark.parametrize("shown", ["{}", "{}/"])
 def test_the_path_of_a_folder_as_name_is_refused_with_the_right_options(shown, tmp_path):
-    with pytest.raises(InputError, match=f"is a folder; for its images use --dataset folder --data-dir {tmp_path}"):
+    with pytest.raises(InputError, match=r"is a folder; for its images pass .*\(--dataset\) and this folder"):
         load_dataset(shown.format(tmp_path))
 
 

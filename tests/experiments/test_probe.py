@@ -10,10 +10,10 @@ import pytest
 
 from keras_preact.analysis import gradient_signal
 from keras_preact.data import load_dataset
-from keras_preact.experiments import Budget, Experiment, Row, keep, plan, read_propagation, run_missing
+from keras_preact.experiments import Budget, Experiment, Row, keep, plan, probe, read_propagation, run_missing
 from keras_preact.experiments.probe import EARLY_STEP, IMAGES, at_moments, direct_shares, propagation
 from keras_preact.models import cifar_resnet, load_model
-from keras_preact.training import CosineSchedule, Interrupted, Recipe
+from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig
 
 RECIPE = Recipe("tiny", steps=EARLY_STEP + 3, batch_size=8, schedule=CosineSchedule(0.05, warmup_steps=1))
 TABLE = Experiment("table", "a table", (Row("a", "a row", "110", {"placement": "original"}),))
@@ -96,3 +96,13 @@ def test_other_images_are_not_measured(tmp_path):
     budget = dataclasses.replace(budget, recipes={"characters": RECIPE})
     (job,) = plan(Experiment("table", "a table", (row,)), budget, out=tmp_path)
     assert not job.is_probed
+
+
+def test_measurements_are_read_only_at_the_steps_of_a_measurement(tmp_path, monkeypatch):
+    """Reading and parsing a file after every batch would slow down the training that it accompanies."""
+    read = []
+    monkeypatch.setattr(probe, "read_propagation", lambda folder: read.append(folder) or [{"step": EARLY_STEP}])
+    callback = probe.PropagationProbe(RunConfig(recipe=RECIPE), tmp_path)
+    for step in range(EARLY_STEP + 2):
+        callback.on_train_batch_end(step)
+    assert read == [tmp_path]

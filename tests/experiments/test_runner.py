@@ -88,7 +88,7 @@ def test_a_folder_with_another_run_is_not_taken_for_this_one(tmp_path):
     job = planned(tmp_path)[0]
     folder = RunFolder.create(job.path)
     folder.update_record(kind="training", status="running", config=dataclasses.replace(job.config, seed=5).to_dict())
-    with pytest.raises(InputError, match="contains a run other than a; choose another folder with --out"):
+    with pytest.raises(InputError, match=r"contains a run other than a; choose another out folder \(--out\)"):
         planned(tmp_path)
 
 

@@ -44,7 +44,7 @@ def test_a_precision_that_the_backend_lacks_is_refused(monkeypatch):
         raise NotImplementedError
 
     monkeypatch.setattr(keras.ops, "conv", fail)
-    with pytest.raises(InputError, match="cannot compute in float16 on this device; use --precision float32"):
+    with pytest.raises(InputError, match="cannot compute in float16 on this device; pass precision="):
         device.check_precision("mixed_float16")
 
 

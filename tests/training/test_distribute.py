@@ -10,12 +10,14 @@ import socket
 import subprocess
 import sys
 from functools import cache
+from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
 from keras_preact import InputError
+from keras_preact.experiments import default_workers
 from keras_preact.models import cifar_resnet
 from keras_preact.models.trained import batch_norms
 from keras_preact.training import RunConfig, distribute, start
@@ -287,3 +289,13 @@ def test_an_error_in_one_process_ends_all_with_a_sentence(tmp_path):
     assert "exists already and is not overwritten" in said[0]
     assert "another process of this run could not start" in said[1]
     assert "Traceback" not in said[0] + said[1]
+
+
+def test_pytorch_names_the_device_that_keras_selects(monkeypatch):
+    """With one GPU, `default_workers` starts one run at a time."""
+    for kind, index, name in (("cpu", None, "cpu:0"), ("cuda", 0, "cuda:0"), ("mps", 0, "mps:0")):
+        tensor = SimpleNamespace(device=SimpleNamespace(type=kind, index=index))
+        monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+        monkeypatch.setattr(keras.ops, "zeros", lambda shape, tensor=tensor: tensor)
+        assert distribute.devices() == [name]
+    assert default_workers(8) == 1

@@ -17,7 +17,7 @@ from harness import (
 from keras_preact import InputError
 from keras_preact.training import RunFolder, RunLocked, next_free_folder
 from keras_preact.training.provenance import environment
-from keras_preact.training.runs import FORMAT, LOCK, METRICS, metrics_summary
+from keras_preact.training.runs import FORMAT, LOCK, METRICS, ReadOnlyRunFolder, metrics_summary
 
 
 def row(step):
@@ -225,6 +225,26 @@ def test_a_record_of_a_newer_version_is_refused_and_not_called_damaged(newer, tm
     folder.record_path.write_text(json.dumps({**record, "format": newer}))
     with pytest.raises(InputError, match=r"run\.json was written by a newer version of keras_preact; update it"):
         folder.record()
+
+
+def test_every_method_that_writes_does_nothing_in_a_folder_that_is_only_read(tmp_path):
+    """Including any that is added: they are found by their names."""
+    folder = RunFolder.create(tmp_path / "run")
+    folder.update_record(kind="training", status="running")
+    before = folder.record_path.read_bytes()
+    arguments = {"update_record": ((), {"status": "finished"}), "write_metrics": (([row(1)],), {})}
+    arguments["write_curves"] = (({"net": [row(1), row(2)]}, "%"), {})
+    writers = [name for name in dir(RunFolder) if name.startswith(("write_", "update_"))]
+    assert sorted(arguments) == writers
+    for name in writers:
+        positional, named = arguments[name]
+        getattr(ReadOnlyRunFolder(folder.path), name)(*positional, **named)
+        assert list(folder.path.iterdir()) == [folder.record_path] and folder.record_path.read_bytes() == before
+        getattr(RunFolder(folder.path), name)(*positional, **named)  # the same call of one that writes does write
+        assert len(list(folder.path.iterdir())) > 1 or folder.record_path.read_bytes() != before
+        folder.record_path.write_bytes(before)
+        folder.metrics_path.unlink(missing_ok=True)
+        folder.curves_path.unlink(missing_ok=True)
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -623,6 +623,26 @@ def test_the_trained_network_is_loaded_where_only_the_package_was_imported(whole
     assert done.stdout.split()[-1:] == ["coupled_sgd"], done.stderr
 
 
+def test_a_run_on_arrays_is_never_looked_up_by_their_name(tmp_path, monkeypatch):
+    """Not even where tensorflow-datasets has a data set of that name, which would be downloaded."""
+    monkeypatch.setattr("keras_preact.data.load.from_tfds", lambda *arguments: pytest.fail("was looked up"))
+    images, labels = bundled_cifar10().train.batch(np.arange(40))
+    arrays = from_arrays(images, labels, images, labels, class_names=bundled_cifar10().class_names, name="mnist")
+    config = RunConfig(options={"depth": 8}, recipe=dataclasses.replace(RECIPE, steps=1))
+    run = start(config, tmp_path / "run", arrays)
+    assert run.record()["config"]["dataset"] == "mnist" and run.record()["data"]["source"] == "arrays"
+    with pytest.raises(InputError, match="was trained on arrays; pass them again in Python, with dataset="):
+        evaluate(run.path)
+    assert evaluate(run.path, arrays).keys() == {"test_loss", "test_error"}
+
+
+def test_a_run_on_loaded_data_that_were_passed_is_evaluated_without_them(tmp_path):
+    config = RunConfig(dataset="others", options={"depth": 8}, recipe=dataclasses.replace(RECIPE, steps=1))
+    run = start(dataclasses.replace(config, image_size=8), tmp_path / "run", bundled_cifar10().at(8))
+    assert run.record()["config"]["dataset"] == "bundled"
+    assert evaluate(run.path).keys() == {"test_loss", "test_error"}
+
+
 @pytest.mark.thorough
 def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path):
     """The configuration's data set is "bundled" unless it says otherwise; what was trained on is what is recorded."""
@@ -631,11 +651,11 @@ def test_a_run_on_arrays_is_never_taken_for_one_on_data_of_another_name(tmp_path
     arrays = from_arrays(images, labels, images, labels, class_names=bundled_cifar10().class_names)
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "a", arrays)
     assert run.record()["config"]["dataset"] == "arrays"
-    with pytest.raises(InputError, match="if the run was trained on arrays, pass them again"):
+    with pytest.raises(InputError, match="was trained on arrays; pass them again"):
         evaluate(run.path)
-    part = dataclasses.replace(arrays, name="bundled")  # as if they were all of it
+    part = dataclasses.replace(arrays, source="bundled")  # as if they were all of it
     run = start(RunConfig(options={"depth": 8}, recipe=recipe), tmp_path / "b", part)
-    with pytest.raises(InputError, match=r"the data differ from those that .* started with \(bundled\)"):
+    with pytest.raises(InputError, match=r"the data differ from those that .* started with \(arrays\)"):
         evaluate(run.path)
     assert evaluate(run.path, part).keys() == {"test_loss", "test_error"}
 
