@@ -313,11 +313,12 @@ class Diverged(Exception):
         step: the step after which it was noticed.
         examples: indices of that step's batch in the training data; empty if the data are a stream.
         path: the run folder.
-        kept: the step of the last checkpoint, or `None`.
+        checkpoint_step: the step of the last checkpoint, or `None`.
     """
 
-    def __init__(self, what: str, step: int, examples: Sequence[int], path: Path, kept: int | None) -> None:
-        saved = "no checkpoint was saved" if kept is None else f"the state after step {kept} is saved"
+    def __init__(self, what: str, step: int, examples: Sequence[int], path: Path, checkpoint_step: int | None) -> None:
+        is_saved = checkpoint_step is not None
+        saved = f"the state after step {checkpoint_step} is saved" if is_saved else "no checkpoint was saved"
         batch = inspect = ""
         if examples:
             batch = f" (training examples {', '.join(map(str, examples[:8]))}{', …' if len(examples) > 8 else ''})"
@@ -326,4 +327,4 @@ class Diverged(Exception):
         self.step = step
         self.examples = list(examples)
         self.path = path
-        self.kept = kept
+        self.checkpoint_step = checkpoint_step

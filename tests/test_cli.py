@@ -24,6 +24,7 @@ from rich.console import Console
 from keras_preact import InputError, __version__
 from keras_preact.cli import main
 from keras_preact.cli.inspect import _images, _images_for
+from keras_preact.cli.options import parser
 from keras_preact.data import bundled_cifar10
 from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, record_initial_gradients
@@ -435,6 +436,18 @@ def test_a_network_of_a_million_layers_is_described_within_seconds(here, capsys)
     assert main(["info", "cifar_resnet", "--depth", "1000001"]) == 0
     assert re.search(r"total +333333 +10 +10,304,023,706", text(capsys))
     assert time.process_time() - began < 60  # minutes, if it had values
+
+
+def test_every_path_of_a_command_may_begin_with_a_tilde(monkeypatch):
+    """Also in `--out=~/run`, where shells leave it alone."""
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("USERPROFILE", "/home/me")
+    (commands,) = (action.choices for action in parser()._actions if action.dest == "command")
+    paths = {"out", "resume", "folder", "data_dir", "results", "keep", "file"}
+    found = [action for command in commands.values() for action in command._actions if action.dest in paths]
+    assert {action.dest for action in found} == paths
+    assert {Path(action.type("~/run")) for action in found} == {Path("/home/me/run")}
+    assert parser().parse_args(["train", "--out=~nobody-here/run"]).out == Path("~nobody-here/run")
 
 
 def test_a_command_on_a_path_with_a_space_can_be_copied(here, capsys):

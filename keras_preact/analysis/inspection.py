@@ -30,6 +30,8 @@ from keras_preact.analysis.propagation import (
 from keras_preact.errors import InputError
 from keras_preact.files import write_atomically
 
+UNTRAINED = "at initialization"
+
 
 @dataclasses.dataclass(frozen=True)
 class Inspection:
@@ -40,7 +42,8 @@ class Inspection:
         state: its state of training, in words.
         images: the inputs, in words.
         path: the report of `check_identity_path`, as text.
-        forward, gradient, sums, dead, lesions: results of the functions of `keras_preact.analysis`.
+        forward, gradient, sums, dead, lesions: results of the functions of `keras_preact.analysis`. An untrained
+            network has no lesions: its errors are those of guessing, whatever is left out.
     """
 
     model: str
@@ -77,7 +80,7 @@ class Inspection:
 
 
 def inspect_model(
-    model: keras.Model, images: np.ndarray, labels: np.ndarray, shown: str, state: str = "at initialization"
+    model: keras.Model, images: np.ndarray, labels: np.ndarray, shown: str, state: str = UNTRAINED
 ) -> Inspection:
     """Measure a network.
 
@@ -100,8 +103,8 @@ def inspect_model(
         forward_signal(chain, images),
         gradient_signal(chain, images, labels),
         unrolled_sum(chain, images),
-        dead_fraction(chain, images, training=True),
-        leave_out(chain, images, labels),
+        dead_fraction(chain, images),
+        [] if state == UNTRAINED else leave_out(chain, images, labels),
     )
 
 
@@ -160,12 +163,13 @@ def _page(found: Inspection) -> str:
     figures = [
         propagation_figure(found.forward, found.gradient),
         gradient_figure({found.model: found.gradient}),
-        lesions_figure(found.lesions),
+        *([lesions_figure(found.lesions)] if found.lesions else []),
     ]
     dead = max((entry.zeros for entry in found.dead), default=None)
+    exception = ", except in the figure with units left out" if found.lesions else ""
     sentences = [
         f"State of the network: {found.state}. Inputs: {found.images}. "
-        "Batch norm used the statistics of this batch, except in the figure with units left out.",
+        f"Batch norm used the statistics of this batch{exception}.",
         f"Within a stage, x_L deviates from x_l + ΣF of Eq. (4) by at most {found.unrolled_error:.2g} of its norm."
         if found.sums
         else "No unit passes x on unchanged, so Eq. (4) does not apply.",

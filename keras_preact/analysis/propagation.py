@@ -260,13 +260,13 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
     return float(np.abs(after - before).max() / np.abs(before).max())
 
 
-def dead_fraction(model: keras.Model | Chain, images: Any, training: bool = False) -> list[DeadFraction]:
+def dead_fraction(model: keras.Model | Chain, images: Any, training: bool = True) -> list[DeadFraction]:
     """Return the share of zeros in the output of every unit that ends in a ReLU; other units have no entry.
 
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
         images: batch of model inputs, for example images (batch, height, width, channels).
-        training: whether batch norm uses the batch's statistics. Default `False`.
+        training: whether batch norm uses the batch's statistics. Default `True`.
 
     Raises:
         InputError: the model has no chain of residual units.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_preact.analysis import Chain, inspect_model, write_inspection
+from keras_preact.analysis.inspection import UNTRAINED
 from keras_preact.cli.networks import as_known, model_to_inspect, network_options, saved, trained
 from keras_preact.cli.options import RUNS, option
 from keras_preact.console import say
@@ -54,7 +55,7 @@ def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     if about is not None:
         return {"network": about.network, "options": about.options}, f"trained: {about.name}"
     if path is None:
-        return {"network": options.model, "options": network_options(options.model, options)}, "at initialization"
+        return {"network": options.model, "options": network_options(options.model, options)}, UNTRAINED
     if not path.is_dir():
         return {"file": path.name}, f"as saved in {path.name}"
     config = RunConfig.from_dict(RunFolder.open(path).training()["config"])

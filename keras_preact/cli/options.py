@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--steps", type=int, help="mini-batches to train (default: the demo recipe's)")
     demo.add_argument("--precision", help=_PRECISION)
     demo.add_argument("--seed", type=int, default=0, help="seed of weights, data order and augmentation (default: 0)")
-    demo.add_argument("--out", type=Path, help="new run folder (default: the next free runs/demo-NNN)")
+    demo.add_argument("--out", type=_path, help="new run folder (default: the next free runs/demo-NNN)")
 
     train = add_command("train", "train one network; all of its files go into one run folder")
     add_network_options(train)
@@ -79,11 +80,11 @@ def parser() -> argparse.ArgumentParser:
         help="with --distribute on TensorFlow: synchronize batch norm across devices (default: statistics per device)",
     )
     where = train.add_mutually_exclusive_group()
-    where.add_argument("--out", type=Path, help="new run folder (default: the next free one in runs/)")
-    where.add_argument("--resume", type=Path, metavar="RUN", help="resume an interrupted run")
+    where.add_argument("--out", type=_path, help="new run folder (default: the next free one in runs/)")
+    where.add_argument("--resume", type=_path, metavar="RUN", help="resume an interrupted run")
 
     evaluate = add_command("evaluate", "measure the test error of a finished run again")
-    evaluate.add_argument("folder", type=Path, metavar="RUN", help="run folder")
+    evaluate.add_argument("folder", type=_path, metavar="RUN", help="run folder")
     evaluate.add_argument("--data-dir", type=_absolute, help=_MOVED_DATA)
     evaluate.add_argument("--image-size", type=int, help="size of the test crop in pixels (default: the run's)")
     evaluate.add_argument("--short-side", type=int, help="short side of the test images in pixels, before the crop")
@@ -106,10 +107,10 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--precision", help=_PRECISION)
     reproduce.add_argument("--data-dir", type=_absolute, help="data folder of tensorflow-datasets")
     reproduce.add_argument(
-        "--out", type=Path, default=RUNS / "reproduce", help="folder for the runs (default: %(default)s)"
+        "--out", type=_path, default=RUNS / "reproduce", help="folder for the runs (default: %(default)s)"
     )
     reproduce.add_argument(
-        "--results", type=Path, default=Path("results"), help="folder of stored runs to reuse (default: %(default)s)"
+        "--results", type=_path, default=Path("results"), help="folder of stored runs to reuse (default: %(default)s)"
     )
     reproduce.add_argument(
         "--jobs",
@@ -122,17 +123,17 @@ def parser() -> argparse.ArgumentParser:
 
     results = add_command("results", "write the README.md of a results folder from its runs")
     results.add_argument(
-        "folder", type=Path, nargs="?", default=Path("results"), metavar="DIR", help="default: %(default)s"
+        "folder", type=_path, nargs="?", default=Path("results"), metavar="DIR", help="default: %(default)s"
     )
     results.add_argument(
-        "--keep", type=Path, nargs="+", default=[], metavar="RUN", help="first copy these finished runs into DIR"
+        "--keep", type=_path, nargs="+", default=[], metavar="RUN", help="first copy these finished runs into DIR"
     )
 
     export = add_command("export", "convert a trained network: safetensors, SavedModel, ONNX, OpenVINO or LiteRT")
     export.add_argument("model", metavar="MODEL", help="name of a trained network, run folder, or .keras file")
     export.add_argument(
         "file",
-        type=Path,
+        type=_path,
         metavar="FILE",
         help="new file: NAME.safetensors (weights only), NAME.onnx, NAME.xml (OpenVINO), NAME.tflite (LiteRT), or NAME "
         "(a SavedModel folder)",
@@ -147,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
     inspect.add_argument("--images", type=int, default=64, help="images to measure on (default: %(default)s)")
     inspect.add_argument("--data-dir", type=_absolute, help=_MOVED_DATA)
     inspect.add_argument(
-        "--out", type=Path, help="new folder for the report (default: the next free runs/inspection-NNN)"
+        "--out", type=_path, help="new folder for the report (default: the next free runs/inspection-NNN)"
     )
 
     info = add_command("info", "list the networks, or print stages, parameters and multiply-adds of one")
@@ -172,7 +173,12 @@ def option(key: str, value: object = None) -> str:
 
 def _absolute(path: str) -> str:
     """Return the absolute path of data: the run records it, and may be resumed from another working folder."""
-    return path if "://" in path else str(Path(path).expanduser().absolute())
+    return path if "://" in path else str(_path(path).absolute())
+
+
+def _path(text: str) -> Path:
+    """Return a path with ~ expanded: the shell leaves it alone in `--out=~/run`."""
+    return Path(os.path.expanduser(text))
 
 
 def number(text: str) -> float:

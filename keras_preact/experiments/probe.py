@@ -89,7 +89,7 @@ def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> d
         "variance": [entry.x.variance for entry in forward],
         "gradient": [entry.norm for entry in gradient],
         "direct": direct_shares(gradient),
-        "dead": [entry.channels for entry in dead_fraction(chain, images, training=True)],
+        "dead": [entry.channels for entry in dead_fraction(chain, images)],
     }
     return {key: [float(f"{value:.4g}") for value in values] for key, values in found.items()}
 

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
@@ -306,7 +307,7 @@ def keep(run: RunFolder, results: Path) -> Path:
         remedy = f"finish it first with {as_command('train --resume', run.path)}" if is_training else "measure it again"
         raise InputError(f"{run.path} is not finished; {remedy}")
     parent = Path("runs", table_of(Run(run, record).config)) if is_training else Path("profiles")
-    copy = RunFolder(results / parent / run.path.name)
+    copy = RunFolder(results / parent / Path(os.path.abspath(run.path)).name)  # "." and ".." have none
     if copy.record_path.exists():
         raise InputError(f"{copy.path} exists already and is not overwritten; rename one of the two")
     copy.path.mkdir(parents=True, exist_ok=True)

@@ -28,7 +28,6 @@ from keras_preact.training.device import (
     seeded,
 )
 from keras_preact.training.distribute import synchronize
-from keras_preact.training.recipe import FastRecipe
 from keras_preact.training.tasks import TASKS
 
 
@@ -115,7 +114,7 @@ def _image_model(config: RunConfig, dataset: ImageDataset) -> keras.Model:
     images = keras.Input(dataset.image_shape, dtype="uint8", name="images")
     x = _preprocess(images, config, dataset.train)
     model = require_uint8(get_entry(config.network).on_images(x, dataset.classes, options))
-    if isinstance(config.recipe, FastRecipe):
+    if config.recipe.scales_images:
         accept_any_size(model)
     return model
 

@@ -89,7 +89,7 @@ class StepSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """A schedule for short runs: a warm-up, then cosine decay to 0 at the last step.
+    """A schedule for short runs: a warm-up, then cosine decay, which reaches 0 after the last step.
 
     Attributes:
         learning_rate: rate at the end of the warm-up. Default 0.1.
@@ -123,10 +123,8 @@ class CosineSchedule:
 
     def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
         """Return the learning rate as a function of the step (0, 1, …, `steps` − 1)."""
-        rate, warmup = (
-            float(self.learning_rate),
-            min(self.warmup_steps, steps - 1),
-        )  # an int would make Keras compute in int
+        rate = float(self.learning_rate)  # an int would make Keras compute in int
+        warmup = min(self.warmup_steps, steps - 1)
         if warmup < 1:
             return keras.optimizers.schedules.CosineDecay(rate, steps - warmup)
         if self.warmup_learning_rate is not None:
@@ -243,8 +241,16 @@ class Recipe:
         return self.padding
 
     def image_scale(self, epoch: int, epochs: int) -> float:
-        """Return the size of the images in an epoch (0, 1, …), as a share of their full size."""
+        """Return the size of the images in an epoch (0, 1, …), as a share of their full size.
+
+        A subclass may override it. The last epoch should have full size, that of the test images.
+        """
         return 1.0
+
+    @property
+    def scales_images(self) -> bool:
+        """Whether the size of the images may change during the training: the class overrides `image_scale`."""
+        return type(self).image_scale is not Recipe.image_scale
 
     def to_dict(self) -> dict[str, Any]:
         """Return the recipe as plain data, for `run.json`.

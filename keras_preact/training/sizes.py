@@ -1,4 +1,4 @@
-"""The sizes of a run's images, which grow in a `FastRecipe`, and what a training at these sizes costs."""
+"""The sizes of a run's images, which may grow, as in a `FastRecipe`, and what a training at these sizes costs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from keras_preact.errors import InputError
 from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.models.summary import multiply_adds
 from keras_preact.training.config import Dataset
-from keras_preact.training.recipe import FastRecipe, Recipe
+from keras_preact.training.recipe import Recipe
 
 
-def check_scales(recipe: FastRecipe, dataset: Dataset) -> None:
+def check_scales(recipe: Recipe, dataset: Dataset) -> None:
     """Raise InputError if the data are no images, or too small for the recipe's smallest size."""
     if not isinstance(dataset, ImageDataset):
         raise InputError(f"the recipe {recipe.name} trains image networks; choose another for {dataset.name}")
-    dataset.size_at(min(recipe.image_scales))
+    dataset.size_at(min(scales_of(recipe, dataset)))
+
+
+def scales_of(recipe: Recipe, dataset: Dataset) -> list[float]:
+    """Return the size of the images in each epoch, as a share of their full size."""
+    epochs = recipe.epochs(dataset.train.steps_per_epoch(recipe.batch_size))
+    return [recipe.image_scale(epoch, epochs) for epoch in range(epochs)]
 
 
 class Sizes:
@@ -49,9 +55,8 @@ def training_flops(recipe: Recipe, dataset: Dataset, model: keras.Model) -> floa
     A multiply-add counts as two operations, and the backward pass as two forward passes.
     """
     steps_per_epoch = dataset.train.steps_per_epoch(recipe.batch_size)
-    epochs = recipe.epochs(steps_per_epoch)
-    steps = [min(steps_per_epoch, recipe.steps - epoch * steps_per_epoch) for epoch in range(epochs)]
-    scales = [recipe.image_scale(epoch, epochs) for epoch in range(epochs)]
+    scales = scales_of(recipe, dataset)
+    steps = [min(steps_per_epoch, recipe.steps - epoch * steps_per_epoch) for epoch in range(len(scales))]
     try:
         per_example = {scale: _multiply_adds(model, dataset, scale) for scale in set(scales)}
     except InputError:

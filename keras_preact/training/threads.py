@@ -72,16 +72,12 @@ def choose_threads(config: RunConfig) -> int | None:
 
 def _activations(config: RunConfig) -> int | None:
     """Return the activations of a 3×3 convolution in the first stage of a CIFAR network; `None` for other networks."""
+    if config.network != "cifar_resnet":
+        return None
     try:
-        entry = get_entry(config.network)
-        filters = FILTERS[0] * entry.resolved(config.options)["widen_factor"]
+        filters = FILTERS[0] * get_entry(config.network).resolved(config.options)["widen_factor"]
         return int(config.recipe.batch_size * (config.image_size or 32) ** 2 * filters)
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        OverflowError,
-    ):  # not a CIFAR network, or options that `build_model` rejects
+    except (TypeError, ValueError, OverflowError):  # options that `build_model` rejects
         return None
 
 

@@ -41,7 +41,6 @@ from keras_preact.training.distribute import (
 )
 from keras_preact.training.evaluation import TEST_BATCH, check_recorded, data_of
 from keras_preact.training.provenance import environment
-from keras_preact.training.recipe import FastRecipe
 from keras_preact.training.runs import ReadOnlyRunFolder, RunFolder, metrics_summary
 from keras_preact.training.sizes import Sizes, check_scales, training_flops
 
@@ -173,7 +172,7 @@ def check_fits(config: RunConfig, dataset: Dataset) -> None:
     """
     config.check_recordable()
     dataset.train.steps_per_epoch(config.recipe.batch_size)
-    if isinstance(config.recipe, FastRecipe):
+    if config.recipe.scales_images:
         check_scales(config.recipe, dataset)
     check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
 
@@ -333,7 +332,7 @@ def _fit(
     all_callbacks = [*callbacks, recorder, *tensorboard_callbacks(folder)]
     test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
     recipe, sizes = config.recipe, Sizes(dataset)
-    if isinstance(recipe, FastRecipe):  # the size of the images changes between calls of `fit`
+    if recipe.scales_images:  # the size of the images changes between calls of `fit`
         split = epochs
     try:
         for part in split(step, recipe.steps, steps_per_epoch):

@@ -19,11 +19,11 @@ Y = np.arange(4)
 @pytest.mark.parametrize("placement", ["full_preactivation", "original"])
 def test_the_report_holds_what_was_measured(placement, tmp_path):
     model = cifar_resnet(8, placement, input_shape=(16, 16, 3))
-    found = inspect_model(model, X, Y, "4 images of noise")
+    found = inspect_model(model, X, Y, "4 images of noise", "as found")
     page = write_inspection(found, tmp_path / "report")
     data = json.loads((tmp_path / "report" / "inspection.json").read_text())
     signal = forward_signal(model, X)
-    assert found.dead == dead_fraction(model, X, training=True)  # by the batch's statistics, as the page says
+    assert found.dead == dead_fraction(model, X)  # by the batch's statistics, as the page says
     assert data["forward"][1]["x"]["variance"] == pytest.approx(signal[1].x.variance)
     assert [entry["unit"] for entry in data["gradient"]][-1] == "output"
     text = page.read_text()
@@ -32,9 +32,18 @@ def test_the_report_holds_what_was_measured(placement, tmp_path):
     assert ("No unit ends in a ReLU" in text) == (placement == "full_preactivation")
     assert str(tmp_path) not in text
     again = read_inspection(tmp_path / "report")
-    assert (again.model, again.state) == (model.name, "at initialization")
+    assert (again.model, again.state) == (model.name, "as found")
     assert again.forward[0].x.norm == pytest.approx(found.forward[0].x.norm, rel=1e-6)
     assert [entry.error for entry in again.lesions] == pytest.approx([entry.error for entry in found.lesions])
+
+
+def test_no_units_are_left_out_of_an_untrained_network(tmp_path):
+    """Its errors are those of guessing, whatever is left out."""
+    found = inspect_model(cifar_resnet(8, input_shape=(16, 16, 3)), X, Y, "noise")
+    assert found.state == "at initialization" and found.lesions == []
+    text = write_inspection(found, tmp_path / "report").read_text()
+    assert text.count("<img alt=") == 2 and "left out" not in text
+    assert read_inspection(tmp_path / "report").lesions == []
 
 
 def test_ratios_of_an_inspection_are_those_of_the_paper():

@@ -374,10 +374,17 @@ def test_the_identity_error_of_units_that_have_none():
 
 def test_dead_fractions_count_zeros():
     model = network(14, "original")
-    entries = dead_fraction(model, X)
+    entries = dead_fraction(model, X, training=False)
     assert len(entries) == 6
     output = array(keras.Model(model.input, model.get_layer("stage1_unit02").output)(X))
     assert entries[1].zeros == pytest.approx((output == 0).mean())
     kill = model.get_layer("stage3_unit02").branch[-1]
     kill.beta.assign(np.full(64, -1e6))
     assert dead_fraction(model, X)[-1].zeros == dead_fraction(model, X)[-1].channels == 1
+
+
+def test_all_measurements_use_the_batchs_statistics_unless_told_otherwise():
+    """Moving averages mean nothing before training; so says the module."""
+    model = network(14, "original")
+    for measure in (dead_fraction, forward_signal, unrolled_sum):
+        assert measure(model, X) == measure(model, X, training=True) != measure(model, X, training=False)

@@ -294,3 +294,11 @@ def test_every_stored_run_is_in_the_folder_of_its_first_table():
 def test_options_that_the_network_no_longer_takes_are_left_as_they_are():
     odd = [config("gone", {"depth": 3}), config(options={"placement": "gone"}), config(options={"colour": "red"})]
     assert len({identity(each) for each in [*odd, config()]}) == 4
+
+
+@pytest.mark.parametrize("path", [".", "../mine", "../mine/."])
+def test_a_run_is_stored_under_the_name_of_its_folder_however_that_is_written(path, tmp_path, monkeypatch, made_up_run):
+    made_up_run(tmp_path / "mine", RunConfig(), 50.0)
+    monkeypatch.chdir(tmp_path / "mine")
+    stored = keep(RunFolder.open(path), tmp_path / "results")
+    assert (stored.name, stored.parent.parent.name) == ("mine", "runs")

@@ -100,7 +100,7 @@ def test_batch_norms_in_a_loop_are_not_said_to_be_synchronized():
     assert all(norm.synchronized for norm in batch_norms(network))
 
 
-TOO_MANY = f"but {len(distribute.devices())} found; use --distribute"
+TOO_MANY = f"but {len(distribute.devices())} found; pass devices="
 if keras.backend.backend() == "torch":
     TOO_MANY = "2 devices were requested, but with PyTorch Keras trains on one"
 

@@ -119,6 +119,23 @@ def test_the_size_of_the_images_grows_after_whole_epochs_to_full_size():
     assert {Recipe("mine", 10).image_scale(epoch, 10) for epoch in range(10)} == {1}
 
 
+def test_a_recipe_scales_images_if_its_class_says_how():
+    class Growing(Recipe):
+        def image_scale(self, epoch, epochs):
+            return 1.0 if epoch == epochs - 1 else 0.5
+
+    class Other(Recipe):
+        pass
+
+    assert FastRecipe("mine", 10).scales_images and Growing("mine", 10).scales_images
+    assert not Recipe("mine", 10).scales_images and not Other("mine", 10).scales_images
+
+
+def test_cosine_decay_reaches_0_after_the_last_step():
+    rate = CosineSchedule(0.1, warmup_steps=0).to_keras(100)
+    assert float(rate(100)) == pytest.approx(0, abs=1e-8) and float(rate(99)) > 1e-6
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -1,5 +1,6 @@
 """Runs whose images grow: the sizes of the epochs, the saved network, resuming, the operations in the record."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -10,7 +11,7 @@ from keras_preact import InputError
 from keras_preact.data import PadCropFlip, from_arrays
 from keras_preact.models import cifar_resnet, load_model
 from keras_preact.models.summary import multiply_adds
-from keras_preact.training import CosineSchedule, FastRecipe, Interrupted, RunConfig, evaluate, resume, start
+from keras_preact.training import CosineSchedule, FastRecipe, Interrupted, Recipe, RunConfig, evaluate, resume, start
 
 FAST = FastRecipe(
     "test",
@@ -68,6 +69,27 @@ def test_a_run_whose_images_grow_is_resumed_to_the_bit(growing, tmp_path, stop):
         start(CONFIG, tmp_path / "run", larger(), [StopAfter(stop)])
     folder = resume(tmp_path / "run", larger())
     assert folder.model_path.read_bytes() == growing[0].model_path.read_bytes()
+
+
+def test_the_images_of_any_recipe_with_sizes_of_its_own_grow(tmp_path, monkeypatch):
+    class Halved(Recipe):
+        def image_scale(self, epoch, epochs):
+            return 1.0 if epoch == epochs - 1 else 0.5
+
+    seen, call = [], PadCropFlip.call
+
+    def watched(layer, x, training=None):
+        seen.append(int(x.shape[1]))
+        return call(layer, x, training)
+
+    monkeypatch.setattr(PadCropFlip, "call", watched)
+    recipe = Halved("halved", steps=8, batch_size=20, schedule=CosineSchedule(0.01), padding=1, inputs="per_channel")
+    folder = start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "run", larger())
+    assert [size for size, _ in itertools.groupby(seen)][-2:] == [8, 16]
+    assert folder.record()["training_flops"] < 0.6 * 6 * 8 * 20 * multiply_adds(load_model(folder.model_path))
+    with pytest.raises(InputError, match="8×8 pixels cannot be scaled"):
+        small = from_arrays(np.zeros((60, 8, 8, 3), "uint8"), [0, 1] * 30, np.zeros((2, 8, 8, 3), "uint8"), [0, 1])
+        start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "small", small)
 
 
 def test_data_that_a_fast_recipe_cannot_scale_are_refused_before_a_folder_is_made(tiny_dataset, tmp_path):
