@@ -91,6 +91,7 @@ def confirmation(gaps, spread):
         ({20: 0.1, 56: 0.9, 110: 3.0, 218: 4.0}, 3.0, ["undecided", "undecided"]),  # runs too far apart to say
         ({20: 0.1, 56: -0.1, 110: 3.0, 218: 10.0}, 3.0, ["undecided", "undecided"]),  # neither gap is known well enough
         ({20: 0.1, 110: 3.0}, 0.1, ["undecided", "undecided"]),  # not all of it run
+        ({20: 0.4, 110: 3.0}, 0.1, ["undecided", "undecided"]),  # within ±1 point, which is no evidence of a difference
         ({20: 0.4, 56: 0.5, 110: 3.0}, 0.1, ["agrees", "undecided"]),  # intervals without 0, but within ±1 point
         ({20: 0.4, 56: 1.0, 110: 3.0}, 0.1, ["differs", "undecided"]),  # an interval without 0 that reaches beyond
     ],
