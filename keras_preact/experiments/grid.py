@@ -339,5 +339,5 @@ BUDGETS = {
 
 def budgets_of(row: Row) -> str:
     """Return the remedy that names the budgets with this row."""
-    options = [f"--budget {budget.name}" for budget in BUDGETS.values() if budget.holds(row)]
-    return f"use {' or '.join(options)}"
+    names = [budget.name for budget in BUDGETS.values() if budget.holds(row)]
+    return f"choose the budget (--budget) {' or '.join(names)}"

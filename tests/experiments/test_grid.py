@@ -109,7 +109,7 @@ def test_what_is_not_there_is_refused():
     with pytest.raises(InputError, match=r"unknown row 'orignal' \(did you mean 'original'\?\)"):
         EXPERIMENTS["table1"].select(["orignal"])
     row = EXPERIMENTS["table3"].select(["cifar100-164-original"])[0]
-    with pytest.raises(InputError, match="not part of the budget smoke; use --budget cpu or --budget deep"):
+    with pytest.raises(InputError, match=r"not part of the budget smoke; choose the budget \(--budget\) cpu or deep"):
         BUDGETS["smoke"].config(row, 0, "float32")
 
 
@@ -138,7 +138,7 @@ def test_the_depth_study_differs_in_order_depth_and_rate_alone():
 
 def test_a_row_says_which_budgets_have_it():
     (row,) = EXPERIMENTS["screening"].select(["original-20-0.1"])
-    with pytest.raises(InputError, match="not part of the budget deep; use --budget smoke or --budget demo"):
+    with pytest.raises(InputError, match=r"not part of the budget deep; choose the budget \(--budget\) smoke or demo"):
         BUDGETS["deep"].config(row, 0, "float32")
 
 
