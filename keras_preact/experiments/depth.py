@@ -240,7 +240,7 @@ def findings(store: Store) -> list[Finding]:
     )
     judged: list[tuple[str, Callable[[], tuple[str, str]]]] = [
         ("at 20 and 56 layers the order makes no difference", lambda: _no_gap(at_papers_rate)),
-        ("at the paper's rate the gap grows with depth from 110 layers on", lambda: _growing(confirmation)),
+        ("at the paper's rate the gap grows with depth, beginning at 110 layers", lambda: _growing(confirmation)),
         (falls, lambda: _falls_in_screening(screening, "original", True)),
         (falls, lambda: _falls_in_confirmation(confirmation, "original", True)),
         (stays, lambda: _falls_in_screening(screening, "full_preactivation", False)),

@@ -234,7 +234,7 @@ def by_depth(depths: Sequence[int]) -> dict[str, dict[str, Any]]:
     """Return the networks of the depth study at these depths: basic blocks, except for the deepest network."""
     options: list[dict[str, Any]] = [{"depth": depth} for depth in depths]
     for each in options:
-        if each["depth"] in (218, 434):  # also 9n + 2, for which bottlenecks are the default from 164 layers on
+        if each["depth"] in (218, 434):  # also 9n + 2, for which bottlenecks are the default at 164 layers and more
             each["bottleneck"] = False
     return {f"depth-{name}": each for name, each in zip(DEPTHS, options, strict=False)}
 

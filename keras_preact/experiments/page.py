@@ -289,7 +289,7 @@ def _tuning(screening: depth.RunsByCell) -> str:
         gaps = [f"{gap:+.1f}" for gap in tuned.gaps]
         rows.append([str(tuned.depth), *papers, gaps[0], *best, gaps[1]])
     share = depth.share_of_tuning(found)
-    closes = f"From {depth.DEEP_FROM} layers on, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
+    closes = f"At {depth.DEEP_FROM} and more layers, tuning closes {100 * (share or 0):.0f} % of the gap {at}."
     text = [
         f"Test errors (%) after {get_recipe('demo').steps} steps, and the lead of {second} in points (gap), {at} and "
         "at the rate that gives each order its lowest error after these steps.",

@@ -20,6 +20,7 @@ from keras_preact.experiments.statistics import (
     MOST_SEEDS,
     UNDECIDED,
     Difference,
+    binomial_deviation,
     difference,
     mean_and_deviation,
     pooled_deviation,
@@ -225,6 +226,25 @@ def _cost(line: Line) -> tuple[str, str]:
     )
 
 
+def _of_single_runs(runs: Sequence[Run]) -> str:
+    """Return what the page says about rows with one run, with the deviation that the test images alone explain."""
+    if not runs:
+        return ""
+    text = "A row with one run has no interval, so it stays undecided however large its difference."
+    sizes = [run.record.get("data", {}).get("test_images", 0) for run in runs]  # sequences have none
+    spreads = [
+        binomial_deviation(run.error, size)
+        for run, size in zip(runs, sizes, strict=True)
+        if size and math.isfinite(run.loss)
+    ]
+    if not spreads:
+        return text
+    return (
+        f"{text} As an estimate of the error on all possible images, its error has a standard deviation of "
+        f"{min(spreads):.2f} to {max(spreads):.2f} points from the choice of the test images alone; seeds add to that."
+    )
+
+
 def verdict(found: Sequence[Line]) -> str:
     """Return Markdown that counts the verdicts on the published differences and explains them."""
     counts = Counter(line.verdict for line in found if line.verdict)
@@ -235,9 +255,7 @@ def verdict(found: Sequence[Line]) -> str:
     tally = ", ".join(f"{kind} {counts[kind]}{note}" for kind, note in said.items() if counts[kind])
     notes = [
         "Each interval holds for its own row; they are not simultaneous.",
-        "A row with one run has no interval, so it stays undecided however large its difference."
-        if any(len(line.runs) == 1 for line in found)
-        else "",
+        _of_single_runs([line.runs[0] for line in found if len(line.runs) == 1]),
         "A diverged run counts as the error of chance." if any(line.diverged for line in found) else "",
         "The test loss is the median of the runs.",
     ]

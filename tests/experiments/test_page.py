@@ -93,7 +93,7 @@ def test_what_tuning_does_is_a_table(tmp_path, made_up_run):
             run_of(made_up_run, tmp_path, "screening", f"{order}-218-{rate:g}", 0, float(error), "demo")
     page = write_results(tmp_path).read_text()
     assert "| 218 | 85.0 | 65.0 | +20.0 | 70.0 (rate 0.01) | 65.0 (rate 0.1) | +5.0 |" in page
-    assert "From 110 layers on, tuning closes 75 % of the gap at 0.1." in page
+    assert "At 110 and more layers, tuning closes 75 % of the gap at 0.1." in page
     assert "10 runs, n = 1 per cell." in page and "a mean of few runs (n = 1);" in page
 
 

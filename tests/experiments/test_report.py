@@ -23,8 +23,8 @@ from keras_preact.paper import FAILS, Published
 ROOT = Path(__file__).parents[2]
 
 
-def line(errors, published=None, reference=None):
-    return Line(Row("row", "a row", "110", published=published), "ResNet-32", ended_runs(*errors), reference)
+def line(errors, published=None, reference=None, **record):
+    return Line(Row("row", "a row", "110", published=published), "ResNet-32", ended_runs(*errors, **record), reference)
 
 
 def test_a_line_says_mean_and_spread_and_the_difference_from_the_first_row():
@@ -170,6 +170,10 @@ def test_what_one_run_cannot_say_is_said():
     said = verdict([first, line((20.0,), Published(7.0, "L"), first)])
     assert "agrees" not in said and "undecided 1" in said
     assert "A row with one run has no interval" in said and "standard deviation" not in said
+    images = {"data": {"test_images": 10_000}}
+    first, diverged = (line(errors, Published(6.0, "L"), **images) for errors in ((13.25,), (math.inf,)))
+    other = line((20.0,), Published(7.0, "L"), first, **images)
+    assert "a standard deviation of 0.34 to 0.40 points" in verdict([first, other, diverged])
     more = line((13.0, 13.1), Published(6.0, "L"))
     assert "A row with one run" not in verdict([more, line((20.0, 20.1), Published(7.0, "L"), more)])
 
