@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from keras_preact.errors import InputError
 from keras_preact.version import __version__
@@ -35,10 +35,30 @@ def parser() -> argparse.ArgumentParser:
     main_parser.add_argument("--version", action="version", version=f"keras_preact {__version__}")
     commands = main_parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    def add_command(name: str, summary: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    for add in (
+        _add_demo,
+        _add_train,
+        _add_evaluate,
+        _add_reproduce,
+        _add_results,
+        _add_export,
+        _add_inspect,
+        _add_info,
+    ):
+        add(commands)
+    for command in commands.choices.values():  # also after the command, where people add it
+        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    return main_parser
 
-    demo = add_command("demo", "train a deep network in both orders, original and full pre-activation, side by side")
+
+def _command(commands: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    return commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+
+
+def _add_demo(commands: Any) -> None:
+    demo = _command(
+        commands, "demo", "train a deep network in both orders, original and full pre-activation, side by side"
+    )
     demo.add_argument("--depth", type=int, default=218, help="layers, 6n+2 (default: %(default)s; shallow control: 20)")
     demo.add_argument("--learning-rate", type=float, default=0.1, help="default: %(default)s, as in the paper")
     demo.add_argument("--steps", type=int, help="mini-batches to train (default: the demo recipe's)")
@@ -46,7 +66,9 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--seed", type=int, default=0, help="seed of weights, data order and augmentation (default: 0)")
     demo.add_argument("--out", type=_path, help="new run folder (default: the next free runs/demo-NNN)")
 
-    train = add_command("train", "train one network; all of its files go into one run folder")
+
+def _add_train(commands: Any) -> None:
+    train = _command(commands, "train", "train one network; all of its files go into one run folder")
     add_network_options(train)
     add_data_options(train)
     train.add_argument(
@@ -83,13 +105,17 @@ def parser() -> argparse.ArgumentParser:
     where.add_argument("--out", type=_path, help="new run folder (default: the next free one in runs/)")
     where.add_argument("--resume", type=_path, metavar="RUN", help="resume an interrupted run")
 
-    evaluate = add_command("evaluate", "measure the test error of a finished run again")
+
+def _add_evaluate(commands: Any) -> None:
+    evaluate = _command(commands, "evaluate", "measure the test error of a finished run again")
     evaluate.add_argument("folder", type=_path, metavar="RUN", help="run folder")
     evaluate.add_argument("--data-dir", type=_absolute, help=_MOVED_DATA)
     evaluate.add_argument("--image-size", type=int, help="size of the test crop in pixels (default: the run's)")
     evaluate.add_argument("--short-side", type=int, help="short side of the test images in pixels, before the crop")
 
-    reproduce = add_command("reproduce", "train the missing runs of a table of the paper and print the table")
+
+def _add_reproduce(commands: Any) -> None:
+    reproduce = _command(commands, "reproduce", "train the missing runs of a table of the paper and print the table")
     reproduce.add_argument(
         "table",
         metavar="TABLE",
@@ -121,7 +147,9 @@ def parser() -> argparse.ArgumentParser:
     reproduce.add_argument("--list", action="store_true", help="list the runs and their state without training")
     reproduce.add_argument("--cost", action="store_true", help="like --list, and estimate the time on this machine")
 
-    results = add_command("results", "write the README.md of a results folder from its runs")
+
+def _add_results(commands: Any) -> None:
+    results = _command(commands, "results", "write the README.md of a results folder from its runs")
     results.add_argument(
         "folder", type=_path, nargs="?", default=Path("results"), metavar="DIR", help="default: %(default)s"
     )
@@ -129,7 +157,11 @@ def parser() -> argparse.ArgumentParser:
         "--keep", type=_path, nargs="+", default=[], metavar="RUN", help="first copy these finished runs into DIR"
     )
 
-    export = add_command("export", "convert a trained network: safetensors, SavedModel, ONNX, OpenVINO or LiteRT")
+
+def _add_export(commands: Any) -> None:
+    export = _command(
+        commands, "export", "convert a trained network: safetensors, SavedModel, ONNX, OpenVINO or LiteRT"
+    )
     export.add_argument("model", metavar="MODEL", help="name of a trained network, run folder, or .keras file")
     export.add_argument(
         "file",
@@ -142,7 +174,9 @@ def parser() -> argparse.ArgumentParser:
         "--dtype", help="dtype of the weights: float32 (default), float16 in .safetensors, int8 in .tflite"
     )
 
-    inspect = add_command("inspect", "write a report on the signal, gradients and identity path of a network")
+
+def _add_inspect(commands: Any) -> None:
+    inspect = _command(commands, "inspect", "write a report on the signal, gradients and identity path of a network")
     inspect.add_argument("model", metavar="MODEL", help=_MODEL)
     add_network_options(inspect, with_name=False)
     inspect.add_argument("--images", type=int, default=64, help="images to measure on (default: %(default)s)")
@@ -151,15 +185,14 @@ def parser() -> argparse.ArgumentParser:
         "--out", type=_path, help="new folder for the report (default: the next free runs/inspection-NNN)"
     )
 
-    info = add_command("info", "list the networks, or print stages, parameters and multiply-adds of one")
+
+def _add_info(commands: Any) -> None:
+    info = _command(commands, "info", "list the networks, or print stages, parameters and multiply-adds of one")
     info.add_argument("model", metavar="MODEL", nargs="?", help=f"{_MODEL} (default: list all names)")
     add_network_options(info, with_name=False)
     info.add_argument("--classes", type=int, help="number of classes")
     info.add_argument("--image-size", type=int, help="height and width of the images in pixels")
     info.add_argument("--against", metavar="PROFILE", help="compare with the same network in this profile")
-    for command in commands.choices.values():  # also after the command, where people add it
-        command.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    return main_parser
 
 
 def option(key: str, value: object = None) -> str:

@@ -29,32 +29,40 @@ from keras_preact.training.runs import RunLocked
 
 
 def run(options: argparse.Namespace) -> None:
-    if options.resume is not None:
+    join()
+    folder = _start(options) if options.resume is None else _resume(options)
+    if folder is not None and is_chief():
+        _report(folder)
+
+
+def _start(options: argparse.Namespace) -> Any:
+    with collective_errors():
+        if options.out is not None and is_chief():
+            RunFolder.check_free(options.out)  # before loading the data
+        config, dataset = _config(options)
+    if skipped := getattr(dataset, "skipped", ()):
+        shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
+        say(f"Skipped images that cannot be read: {len(skipped)} ({shown}).")
+    return _started(config, dataset, options.out)
+
+
+def _resume(options: argparse.Namespace) -> Any:
+    """Resume a run and return its folder; `None` after a comparison, whose results are printed here."""
+    with collective_errors():
         _refuse_changes(options)
-        join()
-        with collective_errors():
-            several = RunFolder.open(options.resume).record().get("kind") == "comparison"
-            watchers = [] if several else progress_of_run(options.resume)
-            if not several:
-                choose_threads(RunConfig.from_dict(RunFolder.open(options.resume).training()["config"]))
-        if several:
-            if options.data_dir is not None:
-                raise InputError("a comparison of several runs keeps its data folder; leave out --data-dir")
-            say_comparison(_resumed_comparison(options.resume))
-            return
-        folder = resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
-    else:
-        join()
-        with collective_errors():
-            if options.out is not None and is_chief():
-                RunFolder.check_free(options.out)  # before loading the data
-            config, dataset = _config(options)
-        if skipped := getattr(dataset, "skipped", ()):
-            shown = ", ".join(skipped[:5]) + (", …" if len(skipped) > 5 else "")
-            say(f"Skipped images that cannot be read: {len(skipped)} ({shown}).")
-        folder = _started(config, dataset, options.out)
-    if not is_chief():
-        return
+        several = RunFolder.open(options.resume).record().get("kind") == "comparison"
+        if several and options.data_dir is not None:
+            raise InputError("a comparison of several runs keeps its data folder; leave out --data-dir")
+        if not several:
+            watchers = progress_of_run(options.resume)
+            choose_threads(RunConfig.from_dict(RunFolder.open(options.resume).training()["config"]))
+    if not several:
+        return resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
+    say_comparison(_resumed_comparison(options.resume))
+    return None
+
+
+def _report(folder: Any) -> None:
     record = folder.record()
     result = record["result"]
     unit = folder.unit()
