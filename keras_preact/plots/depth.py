@@ -105,18 +105,23 @@ def screening_figure(
             axes.text(
                 0.5, len(rates), "not run", ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform()
             )
-        style = look(number)
-        found = {depth: rate or math.nan for depth, rate in largest[order].items() if rate is not None}
-        summary.plot(list(found), list(found.values()), label=in_words(order), **style)
     panels[0].set_ylabel("learning rate")
     figure.colorbar(image, ax=panels, label="test error (%)")
-    summary.set_yscale("log")
-    summary.set_yticks(rates, [f"{rate:g}" for rate in rates[:-1]] + [f"≥ {rates[-1]:g}"])  # none larger was tried
-    summary.set_title("largest learning rate\nthat works", fontsize=10)
-    summary.set_xlabel("depth (layers)")
-    _depth_axis(summary, set(depths))
-    summary.legend(frameon=False, fontsize=8)
+    _draw_largest_rates(summary, largest, rates)
     return figure
+
+
+def _draw_largest_rates(axes: Any, largest: Mapping[str, Mapping[int, float | None]], rates: Sequence[float]) -> None:
+    """Draw the largest learning rate that works against depth, a line per order."""
+    for number, (order, by_depth) in enumerate(largest.items()):
+        found = {depth: rate or math.nan for depth, rate in by_depth.items() if rate is not None}
+        axes.plot(list(found), list(found.values()), label=in_words(order), **look(number))
+    axes.set_yscale("log")
+    axes.set_yticks(rates, [f"{rate:g}" for rate in rates[:-1]] + [f"≥ {rates[-1]:g}"])  # none larger was tried
+    axes.set_title("largest learning rate\nthat works", fontsize=10)
+    axes.set_xlabel("depth (layers)")
+    _depth_axis(axes, {depth for by_depth in largest.values() for depth in by_depth})
+    axes.legend(frameon=False, fontsize=8)
 
 
 def _largest_working_rate(errors: Mapping[float, float | None], works_below: float) -> float | None:
