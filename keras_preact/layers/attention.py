@@ -86,20 +86,23 @@ class SelfAttention(CompositeLayer):
         by_head = (batch, steps, self.heads, width // self.heads)
         # Split, not indexed: the gradient of an index fills a whole array with zeros.
         query, key, value = (ops.reshape(part, by_head) for part in ops.split(self.qkv(x), 3, axis=-1))
+        is_fused = not (self.dropout and training) and keras.backend.backend() != "tensorflow"
         if mask is not None:
             mask = ops.cast(mask, "bool")[:, None, None, :]  # broadcast over heads and queries
-        if (self.dropout and training) or keras.backend.backend() == "tensorflow":
-            attended = self._attend(query, key, value, mask, steps)
+        # Keras 3.12 on PyTorch ignores `is_causal` if there is a mask.
+        if self.causal and not (is_fused and mask is None):
+            earlier = ops.tril(ops.ones((steps, steps), "bool"))[None, None]
+            mask = earlier if mask is None else ops.logical_and(mask, earlier)
+        if is_fused:
+            is_causal = self.causal and mask is None
+            attended = ops.dot_product_attention(query, key, value, mask=mask, is_causal=is_causal)
         else:
-            attended = ops.dot_product_attention(query, key, value, mask=mask, is_causal=self.causal)
+            attended = self._attend(query, key, value, mask)
         return self.output_projection(ops.reshape(attended, (batch, steps, width)))
 
-    def _attend(self, query: Any, key: Any, value: Any, mask: Any, steps: Any) -> Any:
+    def _attend(self, query: Any, key: Any, value: Any, mask: Any) -> Any:
         """Attention in separate operations: fused ones have no dropout, and TensorFlow has no fused one."""
         scores = ops.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key)
-        if self.causal:
-            causal = ops.tril(ops.ones((steps, steps), "bool"))[None, None]
-            mask = causal if mask is None else ops.logical_and(mask, causal)
         if mask is not None:
             # Far below any score, but finite in float16.
             scores = ops.where(mask, scores, ops.cast(-3e4, scores.dtype))
