@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed, first_line, shown
-from keras_preact.layers.copies import custom_objects
+from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.models.folding import fold
 
 Outputs = Callable[[np.ndarray], np.ndarray]
@@ -241,7 +241,7 @@ def _in_float32(model: keras.Model) -> keras.Model:
             return model
         with keras.saving.CustomObjectScope(custom_objects(model)):
             copy = keras.saving.deserialize_keras_object(json.loads(changed), safe_mode=False)  # its own lambdas
-        copy.set_weights(model.get_weights())
+        set_weights(copy, model.get_weights())
     except Exception as error:  # any of a custom layer's constructor
         raise InputError(
             f"{model.name} cannot be copied in float32 ({shown(first_line(error), 200)}); return all constructor "

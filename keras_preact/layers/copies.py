@@ -1,15 +1,16 @@
-"""Copies of Keras objects from their configurations, even if their classes are not registered with Keras."""
+"""Copies of Keras objects from their configurations, even if their classes are not registered with Keras; weights."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import no_shared_objects
+from keras_preact.keras_private import layers_inside, no_shared_objects
 
 
 def clone(thing: Any, **changes: Any) -> Any:
@@ -33,6 +34,19 @@ def clone(thing: Any, **changes: Any) -> Any:
             f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; return all "
             "constructor arguments from get_config, and use named functions instead of lambdas"
         ) from error
+
+
+def set_weights(layer: keras.layers.Layer, weights: Sequence[Any]) -> None:
+    """Set the weights of a layer or model, as its own `set_weights`; inner `Normalization` layers use them at once."""
+    layer.set_weights(weights)
+    refresh_normalizations(layer)
+
+
+def refresh_normalizations(layer: keras.layers.Layer) -> None:
+    """Let `keras.layers.Normalization` layers compute with their present weights; they use copies made in `build`."""
+    for part in [layer, *layers_inside(layer)]:
+        if isinstance(part, keras.layers.Normalization):
+            part.finalize_state()
 
 
 def without_names(config: Any, numbers: dict[str, int] | None = None) -> Any:

@@ -18,7 +18,7 @@ from keras import ops
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.keras_private import attach_mask, direct_layers, layers_inside, mask_of, without_autocast
 from keras_preact.layers.composite import CompositeLayer, frozen_parts
-from keras_preact.layers.copies import clone
+from keras_preact.layers.copies import clone, refresh_normalizations
 from keras_preact.layers.functional import (
     PureUnits,
     Template,
@@ -263,6 +263,7 @@ class UnitStack(CompositeLayer):
         weights = self.unit_weights(k)
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
+        refresh_normalizations(unit)
         copy_frozen(self.loop_unit() if self.rolled else self.units[k], unit)
         return unit
 

@@ -12,7 +12,7 @@ from keras import layers, ops
 
 from keras_preact.layers.composite import in_order
 from keras_preact.layers.convolutions import Conv2D
-from keras_preact.layers.copies import clone
+from keras_preact.layers.copies import clone, set_weights
 from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.preactivation import BatchNorm, PreActivation
 from keras_preact.layers.projection import ConvShortcut, Projection
@@ -135,7 +135,7 @@ def _remade(layer: keras.layers.Layer, weights: Sequence[Any], **changes: Any) -
     """Return a built copy of a layer with the given weights and changes to its configuration."""
     new = clone(layer, **changes)
     new.build_from_config(layer.get_build_config())
-    new.set_weights(weights)
+    set_weights(new, weights)
     return new
 
 

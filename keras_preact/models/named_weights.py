@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.keras_private import layers_inside
+from keras_preact.layers.copies import refresh_normalizations
 from keras_preact.layers.functional import Renumbering, named_variables
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
@@ -79,9 +79,7 @@ def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[st
             stacked[id(variable)][1][weight.unit] = value
     for variable, whole in stacked.values():
         variable.assign(whole)
-    for layer in layers_inside(model):
-        if hasattr(layer, "finalize_state"):  # keras.layers.Normalization computes with copies of its weights
-            layer.finalize_state()
+    refresh_normalizations(model)
 
 
 def _layers(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:

@@ -15,7 +15,7 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.keras_private import compile_arguments, layers_inside, nodes_of, run_through, seed_generators
-from keras_preact.layers.copies import clone
+from keras_preact.layers.copies import clone, set_weights
 from keras_preact.layers.functional import same_but_for_weights
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.residual import ResidualLayer
@@ -284,7 +284,7 @@ def rewired(model: keras.Model, replacements: Replacements) -> keras.Model:
                     f"{old.name} cannot be copied, because its variables do not match its configuration (it may be "
                     "quantized); roll, unroll or fold the network before you quantize it"
                 )
-            new.set_weights(old.get_weights())
+            set_weights(new, old.get_weights())
             pairs = zip([old, *layers_inside(old)], [new, *layers_inside(new)], strict=True)
         for layer, new_layer in pairs:
             if new_layer.trainable != layer.trainable:

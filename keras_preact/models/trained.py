@@ -12,6 +12,7 @@ import numpy as np
 from keras_preact.errors import InputError, check_positive
 from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax
 from keras_preact.layers.composite import batch_norms
+from keras_preact.layers.copies import set_weights
 from keras_preact.layers.preprocessing import PerPixelMean
 
 
@@ -127,7 +128,7 @@ def resized(network: keras.Model, size: int) -> keras.Model:
         if isinstance(old, PerPixelMean):
             weights = [_one_mean(mean, new.mean.shape) for mean in weights]
         try:
-            new.set_weights(weights)
+            set_weights(new, weights)
         except ValueError:
             raise InputError(f"the weights of {old.name} depend on the image size; crop the images instead") from None
     return require_uint8(larger)

@@ -6,11 +6,12 @@ import sys
 import keras
 import numpy as np
 import pytest
+from harness import array
 
 from keras_preact import InputError
 from keras_preact.data import load_dataset
 from keras_preact.interop import export_model
-from keras_preact.interop.exports import FORMATS
+from keras_preact.interop.exports import FORMATS, _in_float32
 from keras_preact.models import Classification, Tokens, cifar_resnet, fold, imagenet_resnet, pretrained, transformer
 from keras_preact.models.catalogue import catalogue
 
@@ -176,6 +177,15 @@ def test_custom_layers_are_copied_in_float32(make, tmp_path):
     inputs = keras.Input((4,))
     model = keras.Model(inputs, make(dtype=dtype)(keras.layers.Dense(3, dtype=dtype)(inputs)))
     assert export_model(model, tmp_path / "network") < 1e-4
+
+
+def test_adapted_normalization_is_copied_in_float32():
+    normalization, x = keras.layers.Normalization(), np.random.default_rng(0).normal(5, 3, (8, 4)).astype("float32")
+    normalization.adapt(x)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(3, dtype="mixed_bfloat16")(normalization(inputs)))
+    expected = array(model(x))
+    np.testing.assert_allclose(array(_in_float32(model)(x)), expected, atol=0.02 * np.abs(expected).max())
 
 
 def test_a_layer_that_cannot_be_copied_is_refused(tmp_path):

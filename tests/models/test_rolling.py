@@ -580,6 +580,22 @@ def test_any_graph_of_hundreds():
     assert check_any_graph(range(150)) > 20
 
 
+def test_adapted_normalization_is_copied_with_the_network():
+    """In front, and in the units of a stack."""
+    x = np.random.default_rng(0).normal(5, 3, (8, 4, 4, 8)).astype("float32")
+    front = keras.layers.Normalization()
+    front.adapt(x)
+    stack = UnitStack(keras.layers.Normalization(), 2, rolled=False, name="stage0_stack")
+    inputs = keras.Input(x.shape[1:])
+    units = [ResidualUnit(8, name=f"stage1_unit0{k}") for k in (1, 2)]
+    outputs = units[1](units[0](stack(front(inputs))))
+    stack.units[1].adapt(3 * x)
+    network = keras.Model(inputs, outputs)
+    expected = array(network(x))
+    for copied in (roll(network), unroll(network), fold(network)):
+        np.testing.assert_allclose(array(copied(x)), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_errors():
     with pytest.raises(InputError, match="nothing to roll"):
         roll(cifar_resnet(8))

@@ -190,6 +190,15 @@ def test_a_network_in_a_network_is_resized_with_it():
         np.testing.assert_array_equal(small, keras.ops.convert_to_numpy(network(x)))
 
 
+def test_adapted_normalization_is_resized_with_the_network():
+    normalization, x = keras.layers.Normalization(), np.concatenate(batches())
+    normalization.adapt(x)
+    network = cifar_resnet(8, input_tensor=normalization(keras.Input((8, 8, 3))))
+    nested = keras.Sequential([keras.Input((8, 8, 3)), network])
+    for model in (network, nested):
+        np.testing.assert_array_equal(array(resized(resized(model, 12), 8)(x)), array(model(x)))
+
+
 def test_resized_keeps_the_loss_scale_whatever_the_policy_is_now():
     keras.config.set_dtype_policy("mixed_float16")
     try:
