@@ -30,7 +30,6 @@ class CompositeLayer(keras.layers.Layer):
     def build(self, *shapes: Any) -> None:
         super().build(shapes[0])
         track_in_checkpoints(self, self._checkpointed())
-        self._frozen_if_trainable = frozen_parts(self)
         if not self.trainable:
             # Setting `trainable` also sets it on the inner layers, but the constructor set it before they existed.
             set_frozen(self, range(len(layers_inside(self))))
@@ -50,9 +49,8 @@ class CompositeLayer(keras.layers.Layer):
             )
         if not self.built:
             return config if self._frozen is None else {**config, "frozen": self._frozen}
-        # The layers that `trainable` alone freezes in a copy.
-        default = self._frozen_if_trainable if self.trainable else list(range(len(layers_inside(self))))
         frozen = frozen_parts(self)
+        default = [] if self.trainable else list(range(len(layers_inside(self))))  # as `trainable` alone sets it
         return config if frozen == default else {**config, "frozen": frozen}
 
 

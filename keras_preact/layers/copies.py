@@ -16,6 +16,8 @@ from keras_preact.keras_private import layers_inside, no_shared_objects
 def clone(thing: Any, **changes: Any) -> Any:
     """Return a copy of a layer, optimizer or metric without its weights; `changes` update its configuration.
 
+    Inner layers of an unbuilt layer that are frozen are frozen in the copy too, although no configuration says so.
+
     Raises:
         InputError: it cannot be created from its configuration.
 
@@ -24,7 +26,7 @@ def clone(thing: Any, **changes: Any) -> Any:
     """
     try:
         with keras.saving.CustomObjectScope(custom_objects(thing)), no_shared_objects():
-            return type(thing).from_config({**thing.get_config(), **changes})
+            copy = type(thing).from_config({**thing.get_config(), **changes})
     except InputError:
         raise
     except (TypeError, ValueError, NotImplementedError) as error:
@@ -34,6 +36,11 @@ def clone(thing: Any, **changes: Any) -> Any:
             f"the {type(thing).__name__} {thing.name!r} cannot be copied from its configuration; return all "
             "constructor arguments from get_config, and use named functions instead of lambdas"
         ) from error
+    if isinstance(thing, keras.layers.Layer) and not thing.built:
+        for part, copied in zip(layers_inside(thing), layers_inside(copy), strict=False):
+            if copied.trainable != part.trainable:
+                copied.trainable = part.trainable
+    return copy
 
 
 def set_weights(layer: keras.layers.Layer, weights: Sequence[Any]) -> None:
