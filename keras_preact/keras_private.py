@@ -139,6 +139,14 @@ def initialize(values: dict[int, Any]) -> None:
     initialize_all_variables()
 
 
+def set_initial_value(variable: keras.Variable, value: Any) -> None:
+    """Set the value of a variable, or the future value of one that was created in a stateless scope."""
+    if variable._value is None:
+        variable._initializer = lambda shape, dtype=None: keras.ops.convert_to_tensor(value, dtype)
+    else:
+        variable.assign(value)
+
+
 def forget_uninitialized() -> None:
     """Leave the variables without values. Otherwise the next stateless scope would initialize them when it closes."""
     global_state.set_global_attribute("uninitialized_variables", [])

@@ -17,12 +17,14 @@ from keras_preact.errors import InputError
 from keras_preact.keras_private import (
     attach_mask,
     calling,
+    direct_layers,
     initializer_of,
     is_autocast,
     layers_inside,
     own_state,
     own_trainable,
     seed_generators,
+    set_initial_value,
     trace,
 )
 from keras_preact.layers.composite import frozen_parts, set_frozen
@@ -105,10 +107,29 @@ def build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
 
 
 def copy_frozen(source: keras.layers.Layer, unit: keras.layers.Layer) -> None:
-    """Freeze a built unit, or layers inside it, as in an equal one."""
+    """Freeze a built unit, or layers inside it, as in another that may have drop path where this one has none."""
     if unit.trainable != source.trainable:
         unit.trainable = source.trainable
-    set_frozen(unit, frozen_parts(source))
+    frozen = {path for path, part in _inner_layers(source).items() if not part.trainable}
+    parts = {id(part) for path, part in _inner_layers(unit).items() if path in frozen}
+    set_frozen(unit, [index for index, part in enumerate(layers_inside(unit)) if id(part) in parts])
+
+
+def _inner_layers(unit: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
+    """Return the layers inside a unit by their paths, with Keras's default names as in `named_variables`."""
+    found: dict[str, keras.layers.Layer] = {}
+    renumbered = Renumbering(unit)
+
+    def add(layer: keras.layers.Layer, above: str) -> None:
+        for part in direct_layers(layer):
+            path = renumbered(f"{above}{part.name}/")
+            while path in found:
+                path += "_"
+            found[path] = part
+            add(part, f"{above}{part.name}/")
+
+    add(unit, "")
+    return found
 
 
 def state_of(unit: keras.layers.Layer) -> list[keras.Variable]:
@@ -185,10 +206,8 @@ class Template:
 
     def assigned(self, x: Any, training: bool | None) -> list[int]:
         """Return the indices of the variables that a call of the unit assigns."""
-        key = (
-            bool(training),
-            *(layer.trainable for layer in layers_inside(self.unit)),
-        )  # a frozen norm assigns nothing
+        layers = [self.unit, *layers_inside(self.unit)]
+        key = (bool(training), *(layer.trainable for layer in layers))  # a frozen norm assigns nothing
         if key not in self._assigned:
             self._assigned[key] = assigned_in_call(self.unit, self.variables, x, training)
         return self._assigned[key]
@@ -241,9 +260,45 @@ def _draws_at_once(initializer: Any, unit_shape: Sequence[int]) -> bool:
 
 def _different_seeds(initializer: Any, n: int, shape: Sequence[int], dtype: Any = None) -> Any:
     first = eagerly(lambda: ops.convert_to_numpy(initializer(tuple(shape[1:]), dtype=dtype)))
-    # The first unit has the unit's seed; the other seeds derive from it and are practically independent.
-    seeds = [np.random.SeedSequence([int(first[0]), k]).generate_state(1)[0] % 10**9 for k in range(1, n)]
-    return ops.convert_to_tensor(np.array([first, *([seed, 0] for seed in seeds)]), dtype=dtype)
+    states = [[_seed_of_unit(k, int(first[0])), 0] for k in range(1, n)]
+    return ops.convert_to_tensor(np.array([first, *states]), dtype=dtype)
+
+
+def _seed_of_unit(k: int, seed: int) -> int:
+    """Return the seed of unit k: the first has the given one; the others are practically independent of it."""
+    return int(np.random.SeedSequence([seed, k]).generate_state(1)[0] % 10**9) if k else seed
+
+
+def separate_seeds(units: Sequence[keras.layers.Layer]) -> None:
+    """Set the explicit seeds of built, equal units as in a rolled stack, so that the units draw different values."""
+    for k, unit in enumerate(units):
+        for generator in (g for layer in [unit, *layers_inside(unit)] for g in seed_generators(layer)):
+            # Keras's seed is `None` unless explicit. The unit may be in a stack in a stack.
+            seed = getattr(generator, "seed_in_stack", generator.get_config()["seed"])
+            if k and seed is not None:
+                generator.seed_in_stack = _seed_of_unit(k, seed)
+                set_initial_value(generator.state, [generator.seed_in_stack, 0])
+
+
+def regularizer_per_unit(regularizer: Any) -> Any:
+    """Return the sum of a regularizer over the units' slices of a stacked variable."""
+    if regularizer is None or type(regularizer) in _SUMS:
+        return regularizer
+    return lambda value: sum(regularizer(value[k]) for k in range(value.shape[0]))
+
+
+_SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+"""Regularizers that are sums over all elements, so that a stack needs no loop over its units."""
+
+
+class PerUnit(keras.constraints.Constraint):
+    """A constraint that applies to each unit's slice of a stacked variable."""
+
+    def __init__(self, constraint: Any) -> None:
+        self.constraint = constraint
+
+    def __call__(self, value: Any) -> Any:
+        return ops.stack([self.constraint(value[k]) for k in range(value.shape[0])])
 
 
 def variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:

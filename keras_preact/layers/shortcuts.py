@@ -196,7 +196,8 @@ class DropoutShortcut(Shortcut):
 
     Args:
         rate: fraction of the shortcut's values set to 0 in training; the others are divided by 1 − rate. Default 0.5.
-        seed: random seed. Default `None`: drawn from Keras's global one.
+        seed: random seed. Default `None`: drawn from Keras's global one. With a seed, units that are separate layers of
+            a network drop the same positions; those of a `UnitStack` do not.
         **kwargs: as in `Shortcut`.
 
     Example:

@@ -20,6 +20,7 @@ from keras_preact.keras_private import attach_mask, direct_layers, layers_inside
 from keras_preact.layers.composite import CompositeLayer, frozen_parts
 from keras_preact.layers.copies import clone, refresh_normalizations
 from keras_preact.layers.functional import (
+    PerUnit,
     PureUnits,
     Template,
     assigned_in_call,
@@ -28,7 +29,9 @@ from keras_preact.layers.functional import (
     check_vary,
     copy_frozen,
     named_variables,
+    regularizer_per_unit,
     same_but_for_weights,
+    separate_seeds,
     variable_arguments,
 )
 from keras_preact.layers.products import layer_multiply_adds
@@ -131,6 +134,7 @@ class UnitStack(CompositeLayer):
         else:
             for unit in self.units:
                 build_unit(unit, input_shape)
+            separate_seeds(self.units)
         unit = self.loop_unit() if self.rolled else self.units[0]
         # Not `compute_output_shape`, which a layer need not define.
         output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
@@ -170,8 +174,8 @@ class UnitStack(CompositeLayer):
                     trainable=index not in template.state,
                     aggregation=variable.aggregation,
                     autocast=False,  # `call` casts, as the template would
-                    regularizer=_regularizer_per_unit(variable.regularizer),
-                    constraint=_PerUnit(variable.constraint) if variable.constraint else None,
+                    regularizer=regularizer_per_unit(variable.regularizer),
+                    constraint=PerUnit(variable.constraint) if variable.constraint else None,
                     name=name.replace("/", "_"),
                 )
             )
@@ -365,17 +369,30 @@ class UnitStack(CompositeLayer):
             for unit in self.units:
                 x = call_unit(unit, x, training, mask)
             return x
-        kinds = {(unit.trainable, *frozen_parts(unit)): unit for unit in self.units}  # a frozen norm assigns nothing
-        assigned = {i for unit in kinds.values() for i in assigned_in_call(unit, unit.variables, x, training)}
+        assigned = self._assigned(x, training)
         for start in range(0, self.repeats, length):
-            x = self._call_rematerialized(self.units[start : start + length], sorted(assigned), x, training, mask)
+            part = slice(start, start + length)
+            x = self._call_rematerialized(
+                self.units[part], [v for unit in assigned[part] for v in unit], x, training, mask
+            )
         return x
 
+    def _assigned(self, x: Any, training: bool | None) -> list[list[keras.Variable]]:
+        """Return the variables that a call assigns, for each unit; units of one kind assign the same."""
+        indices: dict[Any, list[int]] = {}
+        found = []
+        for unit in self.units:
+            # A frozen norm assigns nothing. A unit without drop path has fewer variables.
+            kind = (unit.trainable, *frozen_parts(unit), *((v.name, tuple(v.shape)) for v in unit.variables))
+            if kind not in indices:
+                indices[kind] = assigned_in_call(unit, unit.variables, x, training)
+            found.append([unit.variables[i] for i in indices[kind]])
+        return found
+
     def _call_rematerialized(
-        self, units: Sequence[keras.layers.Layer], assigned: Sequence[int], x: Any, training: bool | None, mask: Any
+        self, units: Sequence[keras.layers.Layer], state: Sequence[Any], x: Any, training: bool | None, mask: Any
     ) -> Any:
         variables = [variable for unit in units for variable in unit.variables]
-        state = [unit.variables[i] for unit in units for i in assigned]
         attached = mask_of(x) if units[0] is self.units[0] else self._passed_on(mask)
         step = PureUnits(units, variables, state, training, mask, attached)
         with without_autocast():  # the layers cast
@@ -436,27 +453,6 @@ def default_rolled(repeats: int) -> bool:
     but they need more memory and have no forward mode (`jax.jvp`).
     """
     return repeats >= (8 if keras.backend.backend() == "tensorflow" else 500)
-
-
-def _regularizer_per_unit(regularizer: Any) -> Any:
-    """Return the sum of a regularizer over the units' slices of a stacked variable."""
-    if regularizer is None or type(regularizer) in _SUMS:
-        return regularizer
-    return lambda value: sum(regularizer(value[k]) for k in range(value.shape[0]))
-
-
-_SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
-"""Regularizers that are sums over all elements, so that a stack needs no loop over its units."""
-
-
-class _PerUnit(keras.constraints.Constraint):
-    """A constraint that applies to each unit's slice of a stacked variable."""
-
-    def __init__(self, constraint: Any) -> None:
-        self.constraint = constraint
-
-    def __call__(self, value: Any) -> Any:
-        return ops.stack([self.constraint(value[k]) for k in range(value.shape[0])])
 
 
 def units_in(layer: keras.layers.Layer) -> int:

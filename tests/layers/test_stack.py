@@ -9,7 +9,7 @@ import pytest
 from harness import all_weights, array, assert_equal_stacks, check_layer, train_stack
 
 from keras_preact import InputError
-from keras_preact.layers import PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack, freeze_batch_norms
+from keras_preact.layers import PLACEMENTS, SHORTCUTS, EncoderBlock, ResidualUnit, UnitStack, freeze_batch_norms
 from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.functional import named_variables
 from keras_preact.models import unroll
@@ -64,6 +64,21 @@ class MaskedBlock(keras.layers.Layer):
 
     def call(self, x, mask=None, training=None):
         return x + self.norm(self.dense(x), training=training)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnDropout(keras.layers.Layer):
+    def build(self, input_shape):
+        self.dropout = keras.layers.Dropout(0.5, seed=7)
+        super().build(input_shape)
+
+    def call(self, x, training=None):
+        return self.dropout(x, training=training)
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class OwnNorm(keras.layers.BatchNormalization):
+    pass
 
 
 def disturb(stack):
@@ -194,12 +209,43 @@ class TestState:
             stack.trainable = True
             assert stack.trainable_variables and stack.unit(1).trainable_variables
 
-    def test_each_unit_draws_its_own_dropout(self, images):
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_each_unit_draws_its_own_dropout(self, rolled, images):
         """With F = 0 and h = dropout, equal draws would drop a value in all units or in none."""
         unit = ResidualUnit(16, shortcut="dropout(rate=0.5, seed=7)", zero_init_residual=True)
-        stack = UnitStack(unit, 2, rolled=True)
+        stack = UnitStack(unit, 2, rolled=rolled)
         nonzero = np.mean(array(stack(np.ones_like(images), training=True)) != 0)
         assert abs(nonzero - 0.25) < 0.03
+
+    @pytest.mark.parametrize("unit", [
+        keras.layers.Dropout(0.5, seed=7),  # makes its generator in the constructor
+        OwnDropout(),  # in `build`
+        UnitStack(keras.layers.Dropout(0.5, seed=7), 2, rolled=False),
+    ])  # fmt: skip
+    def test_explicit_seeds_are_those_of_a_rolled_stack(self, unit):
+        x = np.ones((4, 50), "float32")
+        outputs = [array(UnitStack(unit, 3, rolled=rolled)(x, training=True)) for rolled in (True, False)]
+        np.testing.assert_array_equal(*outputs)
+        assert abs(np.mean(outputs[0] != 0) - 0.5 ** (6 if isinstance(unit, UnitStack) else 3)) < 0.06
+
+    @pytest.mark.parametrize("remat", ["unit", "segment"])
+    def test_units_with_and_without_drop_path_can_be_rematerialized(self, remat):
+        vary = {"drop_path": [0.0, 0.1, 0.2]}
+        stack = UnitStack(EncoderBlock(2, drop_path=0.2), 3, rolled=False, remat=remat, vary=vary)
+        train_stack(stack, np.ones((2, 5, 8), "float32"), steps=1)
+        states = [
+            [v[1] for name, v in unit.items() if name.endswith("seed_generator_state")] for unit in all_weights(stack)
+        ]
+        assert [len(state) for state in states] == [0, 2, 2]
+        assert all(count == 1 for state in states for count in state) or keras.backend.backend() == "torch"
+
+    def test_a_rolled_custom_norm_updates_its_statistics_after_it_was_frozen(self):
+        stack, x = UnitStack(OwnNorm(), 2, rolled=True), np.arange(12, dtype="float32").reshape(3, 4)
+        stack.build(x.shape)
+        for trainable in (False, True):
+            stack.trainable = trainable
+            stack(x, training=True)
+            assert bool(np.any(array(stack.unit_weights(0)["moving_mean"]) != 0)) == trainable
 
     def test_each_call_draws_new_values(self, images):
         stack = UnitStack(ResidualUnit(16, shortcut="dropout", zero_init_residual=True), 2, rolled=True)
@@ -746,7 +792,7 @@ def test_names_do_not_depend_on_earlier_layers(images):
 
 class TestErrors:
     def test_not_a_layer(self):
-        with pytest.raises(InputError, match="made of a Keras layer"):
+        with pytest.raises(InputError, match="must be a Keras layer"):
             UnitStack("basic", 3)
 
     @pytest.mark.parametrize("repeats", [0, -1, 2.5, True])

@@ -8,6 +8,7 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
+from keras_preact.keras_private import layers_inside
 from keras_preact.layers import EncoderBlock, ResidualUnit, Shortcut, UnitStack
 from keras_preact.layers.stack import units_in
 from keras_preact.models import (
@@ -181,6 +182,14 @@ def test_frozen_units_stay_frozen(rolled):
     other = unroll(model) if rolled else roll(model)
     trained = [sum(np.prod(v.shape) for v in network.trainable_variables) for network in (model, other)]
     assert trained[0] == trained[1]
+
+
+def test_frozen_layers_stay_frozen_although_the_first_block_has_no_drop_path():
+    network = transformer(Series(6, 2), Classification(3), depth=3, dim=8, heads=2, drop_path=0.2, rolled=True)
+    network.get_layer("encoder_stack").loop_unit().feed_forward.branch[0].trainable = False
+    for block in [layer for layer in unroll(network).layers if isinstance(layer, EncoderBlock)]:
+        frozen = [part.name for part in layers_inside(block) if not part.trainable]
+        assert frozen == ["dense1"]
 
 
 def test_every_unit_is_a_layer_by_default_whatever_the_backend():
