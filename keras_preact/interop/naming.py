@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.layers.functional import named_variables
+from keras_preact.layers.functional import named_variables, variable_arguments
 from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.stack import UnitStack, units_in
@@ -178,7 +178,7 @@ def _stride(unit: ResidualUnit) -> int:
 
 def _weights(part: Part) -> Iterator[tuple[str, Any]]:
     """Yield a part's weights by name, except random states and the unit's arguments, which other libraries lack."""
-    arguments = {name for names in getattr(part.unit, "variable_arguments", {}).values() for name in names}
+    arguments = {name for names in variable_arguments(part.unit).values() for name in names}
     for name, value in part.weights().items():
         if name not in arguments and "seed_generator" not in name:
             yield name, value

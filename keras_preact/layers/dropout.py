@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 from keras import ops
@@ -30,7 +30,8 @@ class DropPath(keras.layers.Layer):
 
     Args:
         rate: probability of dropping F, in [0, 1). Default 0. It is stored in a variable, so that the units of a
-            rolled stack can have different rates and a callback can change them.
+            rolled stack can have different rates and a callback can change them. It is no weight: `load_weights`
+            leaves it as it is.
         seed: of the random draws. Default `None`: chosen by Keras.
         **kwargs: as in `keras.layers.Layer`.
 
@@ -46,6 +47,8 @@ class DropPath(keras.layers.Layer):
     >>> sorted(set(y.ravel().tolist())), abs(float(y.mean()) - 1) < 0.1
     ([0.0, 2.0], True)
     """
+
+    variable_arguments: ClassVar[dict[str, tuple[str, ...]]] = {"rate": ("rate",)}
 
     def __init__(self, rate: float = 0.0, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -306,6 +306,15 @@ def variable_arguments(unit: keras.layers.Layer) -> dict[str, tuple[str, ...]]:
     return getattr(unit, "variable_arguments", {})
 
 
+def argument_variables(unit: keras.layers.Layer) -> set[str]:
+    """Return the names, as in `named_variables`, of a unit's variables that hold arguments instead of weights."""
+    found: set[int] = set()
+    for part in [unit, *layers_inside(unit)]:
+        names = {name for names in variable_arguments(part).values() for name in names}
+        found |= {id(variable) for name, variable in named_variables(part).items() if name in names} if names else set()
+    return {name for name, variable in named_variables(unit).items() if id(variable) in found}
+
+
 def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repeats: int, rolled: bool) -> None:
     """Check the arguments that differ between the units of a stack.
 

@@ -135,7 +135,7 @@ class UnitStack(CompositeLayer):
             for unit in self.units:
                 build_unit(unit, input_shape)
             separate_seeds(self.units)
-        unit = self.loop_unit() if self.rolled else self.units[0]
+        unit = self.own_unit(0)
         # Not `compute_output_shape`, which a layer need not define.
         output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
         if tuple(output_shape) != tuple(input_shape):
@@ -268,7 +268,7 @@ class UnitStack(CompositeLayer):
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
         refresh_normalizations(unit)
-        copy_frozen(self.loop_unit() if self.rolled else self.units[k], unit)
+        copy_frozen(self.own_unit(k), unit)
         return unit
 
     @classmethod
@@ -355,10 +355,13 @@ class UnitStack(CompositeLayer):
         """
         return self._template.unit
 
+    def own_unit(self, k: int) -> keras.layers.Layer:
+        """Return unit k of a built stack: a layer of `units` or, if rolled, the one that runs in the loop."""
+        return self.loop_unit() if self.rolled else self.units[k]
+
     def _passed_on(self, mask: Any) -> Any:
         """Return the mask that a unit attaches to its output, which the next unit finds on its input."""
-        unit = self.loop_unit() if self.rolled else self.units[0]
-        return mask if unit.supports_masking else None
+        return mask if self.own_unit(0).supports_masking else None
 
     def _call_unrolled(self, x: Any, training: bool | None, mask: Any) -> Any:
         attached, x = mask_of(x), self._in_compute_dtype(x)
@@ -422,8 +425,7 @@ class UnitStack(CompositeLayer):
 
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of all units on one image or sequence; see `layer_multiply_adds`."""
-        unit = self.loop_unit() if self.rolled else self.units[0]
-        return self.repeats * layer_multiply_adds(unit, input_shape)
+        return self.repeats * layer_multiply_adds(self.own_unit(0), input_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

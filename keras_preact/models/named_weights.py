@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,10 +13,13 @@ import keras
 import numpy as np
 
 from keras_preact.layers.copies import refresh_normalizations
-from keras_preact.layers.functional import Renumbering, named_variables
+from keras_preact.layers.functional import Renumbering, argument_variables, named_variables
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.models.stored import Variable, cast_finite, check_equal_variables
+
+_DROP_PATH = re.compile(r"(^|/)drop_path/(rate|0)$")
+"""The rate in a unit with drop path, by name or by Keras's number in a file."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +48,43 @@ class Weight:
 def named_weights(model: keras.Model) -> dict[str, Weight]:
     """Return the weights of a model, trainable or not, by their paths in the unrolled network.
 
-    Random states are left out: they are integers and not part of the learned function.
+    Random states and rates of drop path are left out: they are not part of the learned function.
 
     >>> from keras_preact.models import cifar_resnet
     >>> rolled, unrolled = (named_weights(cifar_resnet(14, rolled=rolled)) for rolled in (True, False))
     >>> rolled.keys() == unrolled.keys(), list(rolled)[0], rolled["stage1_unit02/conv1/kernel"].shape
     (True, 'stem_conv/kernel', (3, 3, 16, 16))
     """
+    return _weights_and_arguments(model)[0]
+
+
+def _weights_and_arguments(model: keras.Model) -> tuple[dict[str, Weight], dict[str, Weight]]:
+    """Return the weights, and the variables that hold arguments, such as the rates of drop path."""
     found: dict[str, Weight] = {}
+    arguments: set[str] = set()
     units = _unit_paths(model)
     for path, layer in _layers(model):
         if isinstance(layer, UnitStack):
             for k, unit in enumerate(units[path]):
                 found |= {f"{unit}{name}": Weight(*place) for name, place in layer.unit_variables(k).items()}
+                arguments |= {f"{unit}{name}" for name in argument_variables(layer.own_unit(k))}
         else:
             found |= {f"{path}{name}": Weight(variable) for name, variable in named_variables(layer).items()}
-    return {name: weight for name, weight in found.items() if keras.backend.is_float_dtype(weight.variable.dtype)}
+            arguments |= {f"{path}{name}" for name in argument_variables(layer)}
+    floats = {name: weight for name, weight in found.items() if keras.backend.is_float_dtype(weight.variable.dtype)}
+    return {name: floats[name] for name in floats if name not in arguments}, {name: found[name] for name in arguments}
+
+
+@contextlib.contextmanager
+def arguments_kept(model: keras.Model) -> Iterator[None]:
+    """Return a context after which the variables that hold arguments have the values that they had before."""
+    variables = {id(weight.variable): weight.variable for weight in _weights_and_arguments(model)[1].values()}
+    before = {key: keras.ops.copy(variable) for key, variable in variables.items()}
+    try:
+        yield
+    finally:
+        for key, variable in variables.items():
+            variable.assign(before[key])
 
 
 def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[str, Any]) -> None:
@@ -189,13 +215,17 @@ def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndar
         source: name of the file, for error messages.
         model: the network.
         values: arrays by the names of `named_weights`, in which default names of layers may have other numbers.
+            Rates of drop path are ignored.
 
     Raises:
         InputError: names or shapes differ from the model's, or a value is not finite in its variable's dtype.
     """
-    weights = named_weights(model)
-    paths = renumbered(model, values, weights)
+    weights, arguments = _weights_and_arguments(model)
+    paths = renumbered(model, values, [*weights, *arguments])
     values = {paths[name]: value for name, value in values.items()}
+    # Files of the network with other arguments, or in Keras's own format, hold these.
+    ignored = {name for name in values if name not in weights and (name in arguments or _DROP_PATH.search(name))}
+    values = {name: value for name, value in values.items() if name not in ignored}
     wanted = {name: Variable(name, weight.shape, weight) for name, weight in weights.items()}
     found = {name: Variable(name, tuple(value.shape), value) for name, value in sorted(values.items())}
     check_equal_variables(source, model, wanted, found)

@@ -39,6 +39,10 @@ class Variable:
     values: Any
 
 
+class OtherVariables(InputError):
+    """A file has more or fewer variables than the network."""
+
+
 def check_equal_variables(
     file: str, model: keras.Model, wanted: Mapping[str, Variable], found: Mapping[str, Variable]
 ) -> None:
@@ -62,7 +66,7 @@ def check_equal_variables(
     if missing:
         differences.append(f"lacks {_count(missing)} that {model.name} needs, the first {shown(missing[0])}")
     if differences:
-        raise InputError(f"{file} {', and '.join(differences)}{remedy}")
+        raise OtherVariables(f"{file} {', and '.join(differences)}{remedy}")
     for key, need in wanted.items():
         stored = found[key]
         if _unnumbered(stored.name) != _unnumbered(need.name):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,13 @@ import numpy as np
 
 from keras_preact.errors import InputError, first_line
 from keras_preact.keras_private import direct_layers, layers_inside, own_state, own_trainable
-from keras_preact.layers.functional import named_variables
+from keras_preact.layers.copies import clone
+from keras_preact.layers.functional import Template, named_variables, variable_arguments
 from keras_preact.layers.stack import UnitStack
 from keras_preact.models.archive import check_weights
-from keras_preact.models.named_weights import _layers, _stage, _unit_paths, assign_checked, renumbered
+from keras_preact.models.named_weights import _layers, _stage, _unit_paths, arguments_kept, assign_checked, renumbered
 from keras_preact.models.safetensors import load_safetensors
-from keras_preact.models.stored import array_of, check_file, load_state, read_h5
+from keras_preact.models.stored import OtherVariables, array_of, check_file, load_state, read_h5
 
 ENDINGS = (".weights.h5", ".keras", ".safetensors")
 """The endings of weights files."""
@@ -25,10 +28,11 @@ ENDINGS = (".weights.h5", ".keras", ".safetensors")
 def load_weights(model: keras.Model, path: str | Path) -> None:
     """Load all weights of a model from a file, whether the saved and the loading network are rolled or not.
 
-    Keras's own `model.load_weights` requires the form that was saved, rolled or not.
+    Keras's own `model.load_weights` requires the form that was saved, rolled or not. Rates of drop path are arguments,
+    not weights: the model keeps its own.
 
     Args:
-        model: the saved network, with any `rolled` and `remat`.
+        model: the saved network, with any `rolled`, `remat` and `drop_path`.
         path: a `.weights.h5` or `.keras` file of Keras, or a `.safetensors` file of `save_safetensors`.
 
     Raises:
@@ -59,9 +63,14 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         # Stacks inside other layers and subclassed models have no names of their own: only the saved form fits.
         are_hidden = sum(isinstance(layer, UnitStack) for layer in layers_inside(model)) > len(stacks)
         if are_hidden or stored.stacks == stacks:
-            check_file(path.name, model, stored.content)
-            load_state(model, stored.content, set())
-            return
+            try:
+                check_file(path.name, model, stored.content)
+                with arguments_kept(model):
+                    load_state(model, stored.content, set())
+                return
+            except OtherVariables:  # perhaps only those of drop path
+                if are_hidden:
+                    raise
         values = stored.unrolled(model)
     except InputError:
         raise
@@ -123,17 +132,29 @@ class _StoredWeights:
         for name, array in self.arrays.items():
             stack = next((path for path in self.stacks if name.startswith(path)), "")
             if stack and self.stacks[stack]:
-                number = int(name.removeprefix(stack))
-                for path, value in zip(by_unit[stack], array, strict=True):
-                    found[f"{path}#{number}"] = value
-                continue
+                continue  # below
             if stack:
                 unit, _, inside = name.removeprefix(stack).partition("/")
                 name = f"{by_unit[stack][int(unit.removeprefix('unit')) - 1]}{inside}"
             found[name] = array
         paths = renumbered(model, found, names)  # now of the layers in units too
-        found = {paths[name]: value for name, value in found.items() if "float" in value.dtype.name}
-        return {names.get(name, name.replace("#", "")): value for name, value in found.items()}
+        found = {names.get(paths[name], paths[name]): value for name, value in found.items()} | self._slices(
+            model, by_unit
+        )
+        return {name: value for name, value in found.items() if "float" in value.dtype.name}
+
+    def _slices(self, model: keras.Model, by_unit: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+        """Return the slices of the arrays of rolled stacks, by the names of `named_weights`."""
+        units, found = dict(_units(model)), {}
+        for stack in (stack for stack, rolled in self.stacks.items() if rolled):
+            arrays = {name.removeprefix(stack): array for name, array in self.arrays.items() if name.startswith(stack)}
+            for k, path in enumerate(by_unit[stack]):
+                names = dict(enumerate(_names_in_stack(units[path], len(arrays))))
+                for number, array in arrays.items():
+                    if len(array) != len(by_unit[stack]):
+                        raise ValueError(f"{stack}{number} has {len(array)} units instead of {len(by_unit[stack])}")
+                    found[f"{path}{names.get(int(number), number)}"] = array[k]
+        return found
 
     def _renumber(self, model: keras.Model, wanted: list[str]) -> None:
         """Give the layers of the file the numbers that the model's have in their default names."""
@@ -163,24 +184,32 @@ class _StoredWeights:
 
 
 def _names_in_files(model: keras.Model) -> dict[str, str]:
-    """Map the names in a Keras file, which numbers the variables of each layer, to those of `named_weights`.
-
-    A second key of each weight, such as `"stage1_unit02/#7"`, has its number in the unit, which rolled stacks use.
-    """
+    """Map the names in a Keras file, which numbers the variables of each layer, to those of `named_weights`."""
     found: dict[str, str] = {}
+    for path, unit in _units(model):
+        names = {id(variable): name for name, variable in named_variables(unit).items()}
+        found |= {f"{path}{place}": f"{path}{names[id(variable)]}" for place, variable in _numbered(unit)}
+    return found
+
+
+def _units(model: keras.Model) -> Iterator[tuple[str, keras.layers.Layer]]:
+    """Yield the layers of a model, and the units of its stacks, with their paths in the unrolled network."""
     units = _unit_paths(model)
     for path, layer in _layers(model):
         for k, unit_path in enumerate(units.get(path, [path])):
-            unit = layer
-            if isinstance(layer, UnitStack):
-                unit = layer.loop_unit() if layer.rolled else layer.units[k]
-            named = named_variables(unit)
-            found |= {f"{unit_path}#{number}": f"{unit_path}{name}" for number, name in enumerate(named)}
-            by_variable = {id(variable): name for name, variable in named.items()}
-            found |= {
-                f"{unit_path}{place}": f"{unit_path}{by_variable[id(variable)]}" for place, variable in _numbered(unit)
-            }
-    return found
+            yield unit_path, layer.own_unit(k) if isinstance(layer, UnitStack) else layer
+
+
+def _names_in_stack(unit: keras.layers.Layer, count: int) -> list[str]:
+    """Return the names of a unit's variables in a rolled stack, whose units have `count`: with drop path or without."""
+    names = list(named_variables(unit))
+    if len(names) != count and "drop_path" in variable_arguments(unit):
+        shape, state = unit.get_build_config()["input_shape"], random.getstate()
+        for rate in (0.0, 0.5):
+            other = Template(partial(clone, unit, drop_path=rate), shape, unit.compute_dtype).names
+            names = other if len(other) == count else names
+        random.setstate(state)  # initializers draw their seeds
+    return names
 
 
 def _numbered(layer: keras.layers.Layer, path: str = "") -> Iterator[tuple[str, keras.Variable]]:

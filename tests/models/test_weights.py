@@ -14,6 +14,7 @@ from harness import array, disturb, write_weights
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.layers import ConvShortcut, UnitStack
+from keras_preact.layers.functional import named_variables
 from keras_preact.models import (
     Classification,
     Series,
@@ -22,7 +23,7 @@ from keras_preact.models import (
     roll,
     transformer,
 )
-from keras_preact.models.named_weights import assign, named_weights
+from keras_preact.models.named_weights import assign, assign_checked, named_weights
 from keras_preact.models.weights import ENDINGS
 
 FORMS = {
@@ -35,7 +36,7 @@ NETWORKS = {
     "highway": lambda **form: cifar_resnet(20, "original", "highway", input_shape=(8, 8, 3), **form),
     "a shortcut layer": lambda **form: cifar_resnet(20, shortcut=ConvShortcut(), input_shape=(8, 8, 3), **form),
     "transformer": lambda **form: transformer(
-        Series(6, 2), Classification(3), depth=3, dim=8, heads=2, dropout=0.1, **form
+        Series(6, 2), Classification(3), depth=3, dim=8, heads=2, dropout=0.1, drop_path=0.1, **form
     ),
 }
 
@@ -100,8 +101,51 @@ def test_names_are_the_paths_of_the_unrolled_network():
     for make in NETWORKS.values():
         model = make(rolled=False)
         floats = {variable.path for variable in model.weights if keras.backend.is_float_dtype(variable.dtype)}
-        assert set(named_weights(model)) == floats
+        assert set(named_weights(model)) == {path for path in floats if not path.endswith("drop_path/rate")}
         assert set(named_weights(make(rolled=True))) == set(named_weights(model))
+
+
+def block_rates(model):
+    rates = []
+    for layer in model.layers:
+        if isinstance(layer, UnitStack):
+            units = [layer.unit_weights(k) for k in range(layer.repeats)]
+        else:
+            units = [named_variables(layer)]
+        rates += [float(value) for unit in units for name, value in unit.items() if name.endswith("drop_path/rate")]
+    return [rate for rate in rates if rate]
+
+
+@pytest.mark.parametrize("suffix", ENDINGS)
+def test_a_network_keeps_its_rates_of_drop_path_and_needs_none_in_the_file(suffix, tmp_path):
+    def make(rate, form):
+        shape = {"depth": 2, "dim": 4, "heads": 1}
+        return transformer(Series(3, 1), Classification(2), **shape, drop_path=rate, **FORMS[form])
+
+    targets = {(rate, form): make(rate, form) for rate in (0.0, 0.2) for form in ("rolled", "unrolled")}
+    for form, rate in itertools.product(FORMS, (0.0, 0.5)):
+        model = make(rate, form)
+        path = write_weights(model, tmp_path / f"saved{suffix}")
+        for (own, _), target in targets.items():
+            disturb_weights(target)
+            load_weights(target, path)
+            assert all(np.array_equal(value, values(model)[name]) for name, value in values(target).items())
+            np.testing.assert_allclose(block_rates(target), [own, own] if own else [], rtol=1e-6)
+
+
+def disturb_weights(model):
+    weights = named_weights(model)
+    assign(model, weights, {name: weight.value() + 1 for name, weight in weights.items()})
+
+
+def test_files_with_rates_of_drop_path_among_the_weights_load():
+    """As earlier versions wrote them, and only where they belong."""
+    model = cifar_resnet(14, input_shape=(8, 8, 3), drop_path=0.1)
+    arrays = {name: weight.value() for name, weight in named_weights(model).items()}
+    assign_checked("old.safetensors", model, {**arrays, "stage1_unit02/drop_path/rate": np.array(0.5, "float32")})
+    assert block_rates(model)[0] == pytest.approx(0.02)
+    with pytest.raises(InputError, match="the first stage1_unit02/rate"):
+        assign_checked("other.safetensors", model, {**arrays, "stage1_unit02/rate": np.array(0.5, "float32")})
 
 
 @pytest.mark.thorough
