@@ -20,6 +20,7 @@ from keras_preact.errors import InputError, check_choice, first_line
 from keras_preact.layers.preprocessing import PerPixelMean
 from keras_preact.models.named_weights import assign_checked
 from keras_preact.models.registry import get_entry
+from keras_preact.models.resnet import built_on
 from keras_preact.models.safetensors import read_safetensors
 from keras_preact.models.trained import require_uint8
 from keras_preact.models.transformer import Classification, Tokens
@@ -216,7 +217,7 @@ def build_trained(builder: Callable[..., keras.Model], arguments: Mapping[str, A
         raise InputError(
             f"{about.name} has {len(about.classes)} classes, not {classes}; set include_top=False and add a layer"
         )
-    assign_checked(about.file, model, values)
+    assign_checked(about.file, built_on(arguments.get("input_tensor"), model), values)
     return model
 
 

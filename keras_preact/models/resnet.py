@@ -155,8 +155,13 @@ def build_network(
             x = keras.layers.Activation(options.classifier_activation, dtype="float32", name="predictions")(x)
     model = with_policy(keras.Model(source_inputs(images), x, name=network.name), dtype)
     if options.weights is not None:
-        load_weights(model, options.weights)
+        load_weights(built_on(images, model), options.weights)
     return model
+
+
+def built_on(tensor: Any, model: keras.Model) -> keras.Model:
+    """Return the part of a model that a builder made, without layers that compute `input_tensor`; they are shared."""
+    return model if tensor is None else keras.Model(tensor, model.output, name=model.name)
 
 
 def with_policy(model: keras.Model, dtype: Any) -> keras.Model:

@@ -77,6 +77,20 @@ def test_a_builder_with_trained_weights_is_the_network_without_preprocessing():
     np.testing.assert_allclose(features.predict_on_batch(standardized) @ top.kernel + top.bias, expected, atol=1e-4)
 
 
+def test_trained_weights_load_after_layers_that_have_weights():
+    images, _ = load_dataset("bundled").test.batch(range(8))
+    tensor = keras.Input((32, 32, 3))
+    mean, deviation = catalogue()[SMALL].moments
+    standardization = keras.layers.Normalization()
+    standardization.build((None, 32, 32, 3))
+    standardization.set_weights([np.array(mean), np.array(deviation) ** 2, np.array(0)])
+    standardization.finalize_state()
+    network = cifar_resnet(**WIDE, weights="cifar10", input_tensor=standardization(tensor), dtype="float32")
+    assert network.input is tensor
+    expected = pretrained(SMALL, dtype="float32").predict_on_batch(images)
+    np.testing.assert_allclose(network.predict_on_batch(images.astype("float32")), expected, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from harness import array
+from harness import array, disturb, write_weights
 
 from keras_preact import InputError
 from keras_preact.layers import ResidualUnit
@@ -41,6 +41,24 @@ def test_input_tensor():
     plain.set_weights(model.get_weights())
     assert model.input is inputs
     np.testing.assert_allclose(array(model(X)), array(plain(2 * X)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".safetensors"])
+def test_weights_files_load_after_layers_that_have_weights(ending, tmp_path):
+    saved = small(include_top=False, input_shape=(32, 32, 3))
+    disturb(saved)
+    path = write_weights(saved, tmp_path / f"saved{ending}")
+    inputs = keras.Input((32, 32, 3))
+    statistics = keras.layers.Normalization()
+    statistics.adapt(2 * X + 1)
+    expected = array(saved(statistics(X)))
+    model = small(include_top=False, weights=path, input_tensor=statistics(inputs))
+    np.testing.assert_allclose(array(model(X)), expected, rtol=1e-4)
+    again = keras.models.clone_model(model)
+    again.set_weights(model.get_weights())
+    again.get_layer(statistics.name).finalize_state()
+    np.testing.assert_allclose(array(again(X)), expected, rtol=1e-4)
+    assert feature_maps(model)(X)["stage1"].shape == (2, 32, 32, 16)
 
 
 def test_feature_maps_have_the_networks_weights():
