@@ -19,7 +19,7 @@ STRIDE_PLACES = ("1x1", "3x3")
 EXPANSION = {"basic": 1, "bottleneck": 4, "single": 1}
 """Ratio of a block's output channels to its `filters`."""
 Normalize = partial[list[keras.layers.Layer]]
-"""A partial of `normalization`; its calls set the channels, `relu`, `gamma_initializer` and name."""
+"""A partial of `normalization` with the kind; its calls set the channels, `relu`, `gamma_initializer` and name."""
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -120,16 +120,18 @@ def operations(steps: Sequence[str], channels: int, name: str, normalize: Normal
     return [keras.layers.ReLU(dtype=normalize.keywords["dtype"], name=f"{name}_relu")] if RELU in steps else []
 
 
-def has_bias(biases: str, steps: Sequence[str]) -> bool:
-    """Return whether a convolution has a bias, given `biases` and the operations after it.
+def has_bias(biases: str, steps: Sequence[str], normalization: str) -> bool:
+    """Return whether a convolution has a bias, given `biases`, the operations after it and the kind of norm.
 
     Batch norm subtracts a bias together with the mean, so the bias has no effect and no gradient.
 
-    >>> has_bias("unnormalized", (NORM, RELU)), has_bias("unnormalized", ())
+    >>> has_bias("unnormalized", (NORM, RELU), "batch"), has_bias("unnormalized", (), "batch")
     (False, True)
+    >>> has_bias("unnormalized", (NORM, RELU), "none")
+    True
     """
     check_choice("biases", biases, BIASES)
-    return biases == "all" or (biases == "unnormalized" and NORM not in steps)
+    return biases == "all" or (biases == "unnormalized" and (NORM not in steps or normalization == "none"))
 
 
 def residual_branch(
@@ -179,7 +181,7 @@ def residual_branch(
             data_format,
             dtype,
             kernel_initializer="zeros" if zero_kernel and is_last else kernel_initializer,
-            use_bias=has_bias(biases, placement.last if is_last else placement.between),
+            use_bias=has_bias(biases, placement.last if is_last else placement.between, normalize.args[0]),
         )
         if not is_last:
             layers += operations(placement.between, convolution.filters, f"norm{number + 1}", normalize)

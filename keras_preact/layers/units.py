@@ -157,8 +157,6 @@ class ResidualUnit(ResidualLayer):
             epsilon=self.epsilon,
             dtype=policy,
         )
-        # With normalization "none", every convolution is unnormalized.
-        self._biases = "all" if (self.biases, self.normalization) == ("unnormalized", "none") else self.biases
         first = () if preactivation == "none" else self.placement.first
         self.preact = operations(first, channels, "norm1", normalize)
         self.branch = residual_branch(
@@ -169,7 +167,7 @@ class ResidualUnit(ResidualLayer):
             dtype=policy,
             zero_init=self.zero_init_residual,
             kernel_initializer=self.kernel_initializer,
-            biases=self._biases,
+            biases=self.biases,
         )
         if self.drop_path:
             self.branch.append(DropPath(self.drop_path, dtype=policy, name="drop_path"))
@@ -182,7 +180,7 @@ class ResidualUnit(ResidualLayer):
         common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype_policy}
         projection: dict[str, Any] = {
             "kernel_initializer": self.kernel_initializer,
-            "use_bias": has_bias(self._biases, self.placement.last),
+            "use_bias": has_bias(self.biases, self.placement.last, self.normalization),
         }
         if self.placement.normalizes_projection:
             projection |= {"normalize": self.normalization, "momentum": self.momentum, "epsilon": self.epsilon}

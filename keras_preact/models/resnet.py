@@ -199,7 +199,7 @@ def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
         data_format,
         dtype,
         kernel_initializer=check_kernel_initializer(network.unit["kernel_initializer"]),
-        use_bias=has_bias(network.unit["biases"], steps),
+        use_bias=has_bias(network.unit["biases"], steps, network.unit["normalization"]),
     )
     layers += operations(steps, stem.convolution.filters, "stem_norm", _normalize(network, data_format, dtype))
     if stem.max_pool:

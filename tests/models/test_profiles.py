@@ -71,6 +71,10 @@ def test_without_normalization_every_convolution_has_its_bias():
     unit = ResidualUnit(8, normalization="none", biases="unnormalized")
     unit.build((None, 8, 8, 8))
     assert {variable.path.split("/")[-2] for variable in unit.weights if "bias" in variable.path} == {"conv1", "conv2"}
+    network = cifar_resnet(8, "original", normalization="none", biases="unnormalized")
+    paths = {variable.path for variable in network.weights}
+    kernels = {path for path in paths if path.endswith("kernel")}
+    assert "stem_conv/kernel" in kernels and {path.replace("kernel", "bias") for path in kernels} < paths
 
 
 def test_initial_kernels_are_the_profiles():
