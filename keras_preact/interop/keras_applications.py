@@ -10,6 +10,7 @@ import keras
 
 from keras_preact.errors import InputError, check_choice
 from keras_preact.interop.naming import Naming, parts, take_weights, weights_by_foreign_name
+from keras_preact.layers.branches import ConstantPadding2D
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import UNITS, imagenet_resnet
 from keras_preact.models.preprocessing import with_preprocessing
@@ -23,6 +24,10 @@ _BOTTLENECKS: dict[tuple[int, ...], int] = {
 }
 _TOP = {"stem_conv": "conv1_conv", "stem_norm": "conv1_bn", "head_norm": "post_bn", "logits": "predictions"}
 _CONVOLUTIONS = {f"conv{k}": f"{k}_conv" for k in (1, 2, 3)} | {"projection/conv": "0_conv"}
+_WEIGHTLESS = ("stem_conv_pad", "stem_pool_pad", "stem_pool", "avg_pool", "max_pool", "predictions")
+"""This package's layers outside the units that have no weights."""
+_THEIRS = re.compile(r"conv\d_.+|pool1_(pad|pool)|post_(bn|relu)|avg_pool|max_pool|predictions")
+"""Names of the layers of keras.applications' networks."""
 _UNITS: dict[str, Any] = {"epsilon": 1.001e-5, "shortcut": "identity"}
 
 NAMINGS = {
@@ -54,7 +59,7 @@ def load_keras_applications(
     Args:
         model_or_name: a model that `keras.applications.ResNet50`, `ResNet101`, `ResNet152`, `ResNet50V2`,
             `ResNet101V2` or `ResNet152V2` returned, or one of these names; the model is not changed.
-        weights: the `weights` argument of keras.applications, if a name is passed: `None` (default; random),
+        weights: the `weights` argument of keras.applications, only if a name is passed: `None` (default; random),
             `"imagenet"` (downloads them) or a file.
         preprocessing: whether the network accepts uint8 RGB images of any size, and resizes, crops and normalizes
             them itself (see `with_preprocessing`). Default `False`.
@@ -67,7 +72,8 @@ def load_keras_applications(
         `keras.applications.resnet_v2.preprocess_input` (−1 to 1) for V2, or `resnet.preprocess_input` for V1.
 
     Raises:
-        InputError: an unknown model or name, or options that change the outputs.
+        InputError: an unknown model or name, a model with further layers, `weights` together with a model, or options
+            that change the outputs.
 
     Example:
 
@@ -76,7 +82,12 @@ def load_keras_applications(
     >>> network.name, network.count_params() == original.count_params()
     ('resnet50_full_preactivation', True)
     """
-    model = _named(model_or_name, weights) if isinstance(model_or_name, str) else model_or_name
+    if isinstance(model_or_name, str):
+        model = _named(model_or_name, weights)
+    elif weights is None:
+        model = model_or_name
+    else:
+        raise InputError("a model already has weights; leave out weights, or pass the name of a network instead")
     depth, version = _recognized(model)
     top = next((layer for layer in model.layers if layer.name == "predictions"), None)
     fixed: dict[str, Any] = {
@@ -87,7 +98,7 @@ def load_keras_applications(
     }
     if top is not None:
         fixed |= {"classes": top.units, "classifier_activation": keras.activations.serialize(top.activation)}
-    if conflicts := sorted(set(fixed) & set(options)):
+    if conflicts := sorted({*fixed, "depth", "placement", "output_stride"} & set(options)):
         raise InputError(f"leave out {', '.join(conflicts)}, which the model of keras.applications determines")
     placement = "full_preactivation" if version else "original"
     network = imagenet_resnet(depth, placement, **fixed, **options)
@@ -103,7 +114,8 @@ def to_keras_applications(model: keras.Model) -> keras.Model:
         model: a network with `profile="keras_applications"`; it is not changed.
 
     Raises:
-        InputError: keras.applications has no such network; the message names the first difference.
+        InputError: keras.applications has no such network, for example because layers for preprocessing come first; the
+            message names the first difference.
 
     Example:
 
@@ -152,11 +164,15 @@ def _recognized(model: keras.Model) -> tuple[int, str]:
     depth = _BOTTLENECKS.get(tuple(count[stage] for stage in (2, 3, 4, 5)))
     if depth is None:
         raise InputError(f"{model.name} is not one of keras.applications' {', '.join(NAMES)}; pass one of these")
+    further = [each.name for each in _operations(model) if not (_THEIRS.fullmatch(each.name) or _subsamples(each))]
+    if further:
+        raise InputError(f"{model.name} has {further[0]}, which keras.applications' networks lack; pass one without it")
     return depth, "V2" if any(layer.name == "post_bn" for layer in model.layers) else ""
 
 
 def _matching(model: keras.Model) -> tuple[int, str]:
     """Return the depth and version of the model of keras.applications that matches a network of this package."""
+    check_functional(model, "converted")
     units: dict[int, list[ResidualUnit]] = {}
     for part in parts(model):
         if part.unit is not None:
@@ -166,7 +182,30 @@ def _matching(model: keras.Model) -> tuple[int, str]:
         raise InputError(f"keras.applications has no network with the units of {model.name}; it has {', '.join(NAMES)}")
     if any(unit.dilation != (1, 1) for row in units.values() for unit in row):
         raise InputError(f"keras.applications has no dilated networks; build {model.name} without output_stride")
+    _check_weightless(model)
     return depth, "V2" if units[1][0].placement.first else ""
+
+
+def _check_weightless(model: keras.Model) -> None:
+    """Raise InputError if a layer without weights computes something that keras.applications' network does not."""
+    for operation in _operations(model):
+        if not getattr(operation, "weights", ()) and operation.name not in _WEIGHTLESS:
+            raise InputError(f"keras.applications has no layer for {operation.name}; build the network without it")
+        if isinstance(operation, ConstantPadding2D) and operation.value:
+            raise InputError(
+                f"keras.applications pads with 0 before the pooling, and {operation.name} with {operation.value}; "
+                'build the network with profile="keras_applications"'
+            )
+
+
+def _operations(model: keras.Model) -> list[Any]:
+    """Return the layers and other operations of a functional model, without its inputs."""
+    return [each for each in model.operations if not isinstance(each, keras.layers.InputLayer)]
+
+
+def _subsamples(operation: Any) -> bool:
+    """Return whether this is the shortcut of a V2 unit with a stride, the only layer without a name of its own."""
+    return isinstance(operation, keras.layers.MaxPooling2D) and operation.pool_size == (1, 1)
 
 
 def _pooling(model: keras.Model) -> str | None:

@@ -87,8 +87,25 @@ def test_without_a_network_it_is_one_sentence(monkeypatch):
 
 def test_options_that_the_model_decides_are_refused():
     model = keras.applications.ResNet50V2(weights=None, include_top=False, input_shape=(64, 64, 3))
-    with pytest.raises(InputError, match="leave out pooling, which the model"):
-        load_keras_applications(model, pooling="avg")
+    for option in ({"pooling": "avg"}, {"depth": 101}, {"placement": "original"}, {"output_stride": 8}):
+        with pytest.raises(InputError, match=f"leave out {next(iter(option))}, which the model"):
+            load_keras_applications(model, **option)
+    with pytest.raises(InputError, match="leave out weights"):
+        load_keras_applications(model, weights="imagenet")
+
+
+def test_layers_before_or_after_the_network_are_not_dropped():
+    images = keras.Input((64, 64, 3))
+    scaled = keras.layers.Rescaling(1 / 255, name="scaling")(images)
+    with pytest.raises(InputError, match="resnet50 has scaling, which"):
+        load_keras_applications(keras.applications.ResNet50(weights=None, include_top=False, input_tensor=scaled))
+    options = {"profile": "keras_applications", "include_top": False}
+    for tensor in (scaled, keras.ops.multiply(images, 2.0)):
+        with pytest.raises(InputError, match=r"no layer for (scaling|multiply)"):
+            to_keras_applications(preact_resnet50(**options, input_tensor=tensor))
+    network = preact_resnet50(**options, input_shape=(64, 64, 3))
+    with pytest.raises(InputError, match="no layer for flat"):
+        to_keras_applications(keras.Model(network.input, keras.layers.Flatten(name="flat")(network.output)))
 
 
 @pytest.mark.thorough
@@ -122,6 +139,10 @@ def test_options_that_change_what_is_computed_are_refused(name, options, words):
         ({"profile": "keras_applications", "stride_on": "1x1"}, "stride_on='1x1'"),
         ({"profile": "keras_applications", "shortcut": "constant_scaling"}, "shortcut='constant_scaling'"),
         ({"stride_in": "first", "output_stride": 16}, "no dilated networks"),
+        (
+            {"profile": "timm", "stride_in": "last", "epsilon": 1.001e-5, "biases": "unnormalized"},
+            "pads with 0 before the pooling, and stem_pool_pad with -inf",
+        ),
     ],
 )
 def test_another_network_does_not_go_back(options, words):
