@@ -154,25 +154,29 @@ def read_h5(path: Path) -> io.BytesIO:
         return io.BytesIO(archive.read(WEIGHTS))
 
 
+_TRAINING = ("optimizer", "metrics", "losses")
+"""Groups of a weights file that belong to the compilation of a model, not to the model."""
+
+
 def _variables(file: Any) -> dict[str, Variable]:
-    """Return the variables of a network's layers in an HDF5 file, by their HDF5 paths, without the optimizer's.
+    """Return the variables of a network in an HDF5 file, by their HDF5 paths, without those of its training.
 
     Links are not followed, so linked data count as missing.
     """
     import h5py
 
-    if not isinstance(file.get("layers", getlink=True), h5py.HardLink):
-        return {}
     names: dict[str, str] = {}
     arrays: dict[str, Any] = {}
 
     def visit(place: str, member: Any) -> None:
+        if place.split("/")[0] in _TRAINING:
+            return
         if isinstance(member, h5py.Dataset):
             arrays[place] = member
         elif place.endswith("/vars") and "name" in member.attrs:
             names[place.removesuffix("/vars")] = "".join(filter(str.isprintable, str(member.attrs["name"])))
 
-    file["layers"].visititems(visit)
+    file.visititems(visit)
     found = {place: Variable(_name(place, names), array.shape, array) for place, array in arrays.items()}
     return dict(sorted(found.items(), key=lambda item: item[1].name))
 

@@ -60,16 +60,17 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     try:
         stored = _StoredWeights(path)
         stacks = {path: stack.rolled for path, stack in _layers(model) if isinstance(stack, UnitStack)}
-        # Stacks inside other layers and subclassed models have no names of their own: only the saved form fits.
-        are_hidden = sum(isinstance(layer, UnitStack) for layer in layers_inside(model)) > len(stacks)
-        if are_hidden or stored.stacks == stacks:
+        # Subclassed models, and stacks inside other layers, have no names of their own: only the saved form fits.
+        as_saved = sum(isinstance(layer, UnitStack) for layer in layers_inside(model)) > len(stacks)
+        as_saved = as_saved or any(layer is model for _, layer in _layers(model))
+        if as_saved or stored.stacks == stacks:
             try:
                 check_file(path.name, model, stored.content)
                 with arguments_kept(model):
                     load_state(model, stored.content, set())
                 return
             except OtherVariables:  # perhaps only those of drop path
-                if are_hidden:
+                if as_saved:
                     raise
         values = stored.unrolled(model)
     except InputError:

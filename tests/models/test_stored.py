@@ -137,6 +137,45 @@ def test_a_model_with_weights_that_are_not_finite_is_refused(tmp_path):
         load_model(write_weights(model, path))
 
 
+class Subclassed(keras.Model):
+    def __init__(self, units=3, more=False):
+        super().__init__()
+        self.dense = keras.layers.Dense(units, name="dense")
+        self.heads = [keras.layers.Dense(2, name=f"head{k}") for k in range(1 + more)]
+        self.scale = self.add_weight(shape=(2,), initializer="ones", name="scale")
+
+    def call(self, x):
+        x = self.dense(x)
+        return self.scale * sum(head(x) for head in self.heads)
+
+
+def subclassed(**options):
+    model = Subclassed(**options)
+    model(np.ones((1, 4), "float32"))
+    return model
+
+
+@pytest.mark.parametrize("ending", [".weights.h5", ".safetensors"])
+def test_files_of_subclassed_models_are_checked_too(ending, tmp_path):
+    model, other = subclassed(), subclassed()
+    model.compile(keras.optimizers.Adam(), "mse", jit_compile=False)
+    model.train_on_batch(np.ones((2, 4)), np.ones((2, 2)))
+    load_weights(other, write_weights(model, tmp_path / f"sound{ending}"))
+    assert all(np.array_equal(a, b) for a, b in zip(values(model), values(other), strict=True))
+    for options, words in (
+        ({"more": True}, r"has 2 variables.* head1/"),
+        ({"units": 5}, r"dense/\w+ has shape \(4, 5\)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            load_weights(other, write_weights(subclassed(**options), tmp_path / f"other{ending}"))
+    for variable in (model.scale, model.heads[0].bias):
+        variable.assign([np.nan, 1.0])
+        if ending == ".weights.h5":
+            with pytest.raises(InputError, match="contains NaN or infinite values"):
+                load_weights(other, write_weights(model, tmp_path / f"bad{ending}"))
+        variable.assign([1.0, 1.0])
+
+
 def test_weights_of_half_precision_load(tmp_path):
     """HDF5 has no bfloat16; Keras writes its bytes."""
     dtype = keras.DTypePolicy("bfloat16")
