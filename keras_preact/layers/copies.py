@@ -81,8 +81,19 @@ def without_names(config: Any, numbers: dict[str, int] | None = None) -> Any:
 
 
 def custom_objects(thing: Any) -> dict[str, Any]:
-    """Return the classes and functions that a Keras object is made of, by the names that Keras saves for them."""
+    """Return the classes and functions that a Keras object is made of, by the names that Keras saves for them.
+
+    Raises:
+        InputError: two of them, which its configuration names, have one name.
+    """
     found: dict[str, Any] = {}
+    ambiguous: set[str] = set()
+
+    def add(part: Any) -> None:
+        name = keras.saving.get_registered_name(part)
+        if not _is_same(found.setdefault(name, part), part) and name != "<lambda>":  # Keras saves a lambda's code
+            ambiguous.add(name)
+
     seen: dict[int, Any] = {}  # by id; holds the objects, so that no id is reused
     pending = [thing]
     while pending:
@@ -97,8 +108,34 @@ def custom_objects(thing: Any) -> dict[str, Any]:
         elif isinstance(value, partial):
             pending += [value.func, value.args, value.keywords]
         elif inspect.isfunction(value):
-            found[keras.saving.get_registered_name(value)] = value
+            add(value)
         elif hasattr(type(value), "get_config"):
-            found[keras.saving.get_registered_name(type(value))] = type(value)
+            if type(value).__module__.split(".")[0] != "keras":
+                add(type(value))
             pending += vars(value).values()
+    if ambiguous and (names := sorted(ambiguous & _strings(thing))):
+        raise InputError(
+            f"{thing.name} is made of two different objects called {names[0]}, and its configuration can name only "
+            "one; give them different names"
+        )
     return found
+
+
+def _strings(thing: Any) -> set[str]:
+    """Return all strings in the configuration of a Keras object, among them the names of classes and functions."""
+    return {leaf for leaf in keras.tree.flatten(thing.get_config()) if isinstance(leaf, str)}
+
+
+def same_custom_objects(thing: Any, other: Any) -> bool:
+    """Return whether the classes and functions that two equal configurations name are the same, too."""
+    objects, others, names = custom_objects(thing), custom_objects(other), _strings(thing)
+    return all(_is_same(objects[name], others[name]) for name in objects.keys() & others.keys() & names)
+
+
+def _is_same(part: Any, other: Any) -> bool:
+    """Return whether two classes or functions are the same, or closures of the same code and values."""
+    if part is other or not (inspect.isfunction(part) and inspect.isfunction(other)):
+        return part is other
+    values = [[cell.cell_contents for cell in function.__closure__ or ()] for function in (part, other)]
+    same = all(a is b or (type(a) in (int, float, str, bool) and a == b) for a, b in zip(*values, strict=False))
+    return part.__code__ == other.__code__ and part.__defaults__ == other.__defaults__ and same

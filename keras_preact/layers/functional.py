@@ -28,7 +28,7 @@ from keras_preact.keras_private import (
     trace,
 )
 from keras_preact.layers.composite import frozen_parts, set_frozen
-from keras_preact.layers.copies import clone, without_names
+from keras_preact.layers.copies import clone, same_custom_objects, without_names
 from keras_preact.layers.native import eagerly
 
 
@@ -395,4 +395,5 @@ def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) ->
     configs = [{k: v for k, v in without_names(layer.get_config()).items() if k not in free} for layer in (unit, other)]
     shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
     frozen = [frozen_parts(layer) for layer in (unit, other)]
-    return type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))
+    is_alike = type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))
+    return is_alike and same_custom_objects(unit, other)

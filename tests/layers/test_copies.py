@@ -1,11 +1,14 @@
 """Copies of Keras objects: nothing in them has to be registered with Keras."""
 
 import keras
+import numpy as np
 import pytest
+from harness import array
 
 from keras_preact import InputError
-from keras_preact.layers import ResidualUnit, Shortcut, UnitStack
+from keras_preact.layers import EncoderBlock, ResidualUnit, Shortcut, UnitStack
 from keras_preact.layers.copies import clone, without_names
+from keras_preact.layers.functional import same_but_for_weights
 
 
 class HalfAndHalf(Shortcut):
@@ -55,6 +58,32 @@ def test_a_layer_that_does_not_say_how_it_is_made():
 
     with pytest.raises(InputError, match="the Secretive 'secretive' cannot be copied from its configuration; return"):
         clone(Secretive(1))
+
+
+def times(factor):
+    def activation(x):
+        return factor * x
+
+    return activation
+
+
+def two_layers(*factors):
+    return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4, times(factor)) for factor in factors)])
+
+
+def test_two_functions_of_one_name_are_refused():
+    with pytest.raises(InputError, match=r"two different objects called activation, .* give them different names"):
+        clone(two_layers(2.0, -2.0))
+    copy, x = clone(model := two_layers(2.0, 2.0)), np.ones((1, 4), "float32")
+    copy.set_weights(model.get_weights())
+    np.testing.assert_array_equal(array(copy(x)), array(model(x)))
+
+
+def test_units_with_different_functions_of_one_name_are_not_equal():
+    units = [EncoderBlock(2, activation=times(factor)) for factor in (2.0, 2.0, -2.0)]
+    for unit in units:
+        unit.build((None, 3, 4))
+    assert same_but_for_weights(units[0], units[1]) and not same_but_for_weights(units[0], units[2])
 
 
 def test_configurations_without_names_tell_functions_apart():
