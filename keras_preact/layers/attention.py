@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_number, check_positive, check_rate
+from keras_preact.errors import InputError, check_flag, check_number, check_positive, check_rate
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.dropout import seeded_dropout
 
@@ -58,9 +58,9 @@ class SelfAttention(CompositeLayer):
     ) -> None:
         super().__init__(**kwargs)
         self.heads = check_positive("heads", heads)
-        self.causal = bool(causal)
+        self.causal = check_flag("causal", causal)
         self.dropout = check_rate("dropout", dropout)
-        self.use_bias = bool(use_bias)
+        self.use_bias = check_flag("use_bias", use_bias)
         self.gain = check_gain(gain)
         self.supports_masking = True
 

@@ -13,7 +13,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import check_choice
+from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.native import FUSED_BATCH_NORM
 
 NORMALIZATIONS = ("batch", "group", "layer", "none")
@@ -36,6 +36,27 @@ def check_data_format(data_format: str | None) -> str:
 def channel_axis(data_format: str | None) -> int:
     """Return the channel axis of a batch of images: 3 for channels_last, 1 for channels_first."""
     return 1 if check_data_format(data_format) == "channels_first" else 3
+
+
+def channels_of(layer: str, input_shape: Any, data_format: str | None) -> int:
+    """Return the number of channels of images.
+
+    Args:
+        layer: name of the layer, for the error message.
+        input_shape: of a batch of images.
+        data_format: as in `channel_axis`.
+
+    Raises:
+        InputError: the number of channels is unknown.
+
+    >>> channels_of("unit", (None, 8, 8, 3), "channels_last")
+    3
+    """
+    channels = input_shape[channel_axis(data_format)]
+    if channels is None:
+        shape = tuple(input_shape)
+        raise InputError(f"{layer} expects a known number of channels, not shape {shape}; set it in the model's input")
+    return int(channels)
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

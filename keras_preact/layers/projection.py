@@ -8,7 +8,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_number, check_positive
+from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive
 from keras_preact.layers.branches import residual_branch, weight_layers
 from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order
 from keras_preact.layers.convolutions import (
@@ -19,7 +19,13 @@ from keras_preact.layers.convolutions import (
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement
-from keras_preact.layers.preactivation import NORMALIZATIONS, channel_axis, check_data_format, normalization
+from keras_preact.layers.preactivation import (
+    NORMALIZATIONS,
+    channel_axis,
+    channels_of,
+    check_data_format,
+    normalization,
+)
 from keras_preact.layers.products import convolution_multiply_adds, sequence_multiply_adds
 from keras_preact.layers.shortcuts import Shortcut
 
@@ -48,7 +54,7 @@ class _ConvolutionalShortcut(Shortcut):
         self.momentum = None if momentum is None else check_number("momentum", momentum, 0, 1)
         self.epsilon = None if epsilon is None else check_number("epsilon", epsilon, 0)
         self.kernel_initializer = None if kernel_initializer is None else check_kernel_initializer(kernel_initializer)
-        self.use_bias = None if use_bias is None else bool(use_bias)
+        self.use_bias = None if use_bias is None else check_flag("use_bias", use_bias)
 
     def _make_projection(self, filters: int) -> Projection:
         """Return an unbuilt projection with this shortcut's arguments; those that are `None` keep their defaults."""
@@ -210,14 +216,15 @@ class Projection(CompositeLayer):
         super().__init__(**kwargs)
         self.filters = check_positive("filters", filters)
         self.strides = check_positive("strides", strides)
-        self.normalize = normalize
+        self.normalize = check_choice("normalization", normalize, NORMALIZATIONS)
         self.momentum = check_number("momentum", momentum, 0, 1)
         self.epsilon = check_number("epsilon", epsilon, 0)
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
-        self.use_bias = bool(use_bias)
+        self.use_bias = check_flag("use_bias", use_bias)
         self.data_format = check_data_format(data_format)
 
     def build(self, input_shape: Any) -> None:
+        channels_of(self.name, input_shape, self.data_format)
         self.conv = Conv2D(
             self.filters,
             1,
@@ -286,7 +293,7 @@ class OptionA(keras.layers.Layer):
         self.data_format = check_data_format(data_format)
 
     def build(self, input_shape: Any) -> None:
-        channels = input_shape[channel_axis(self.data_format)]
+        channels = channels_of(self.name, input_shape, self.data_format)
         if channels > self.filters:
             raise InputError(
                 f"option A adds channels of zeros and cannot go from {channels} to {self.filters}; "

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import check_number, check_rate
+from keras_preact.errors import check_flag, check_number, check_rate
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.convolutions import HE_NORMAL, Conv2D
 from keras_preact.layers.dropout import seeded_dropout
@@ -247,7 +247,7 @@ class ScaledResidual(Shortcut):
     def __init__(self, initial: float = 0.0, per_channel: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.initial = check_number("initial", initial)
-        self.per_channel = bool(per_channel)
+        self.per_channel = check_flag("per_channel", per_channel)
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
         axis = channel_axis(self.data_format) if len(residual_shape) == 4 else -1

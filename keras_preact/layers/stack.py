@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_positive
+from keras_preact.errors import InputError, check_choice, check_flag, check_positive
 from keras_preact.keras_private import attach_mask, direct_layers, layers_inside, mask_of, without_autocast
 from keras_preact.layers.composite import CompositeLayer, frozen_parts
 from keras_preact.layers.copies import clone, refresh_normalizations
@@ -109,7 +109,7 @@ class UnitStack(CompositeLayer):
         self.unit_spec = keras.saving.serialize_keras_object(template)
         self.unit_type = type(template)
         self.repeats = check_positive("repeats", repeats)
-        self.rolled = default_rolled(self.repeats) if rolled is None else bool(rolled)
+        self.rolled = default_rolled(self.repeats) if rolled is None else check_flag("rolled", rolled)
         self.remat = check_remat(remat)
         self.vary = {name: list(values) for name, values in (vary or {}).items()}
         check_vary(template, self.vary, self.repeats, self.rolled)

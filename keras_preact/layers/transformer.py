@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive, check_rate
 from keras_preact.layers.attention import SelfAttention, check_gain, width_of, xavier
 from keras_preact.layers.composite import CompositeLayer, in_order
 from keras_preact.layers.dropout import DropPath, seeded_dropout
@@ -98,7 +98,7 @@ class Sublayer(ResidualLayer):
         self.epsilon = check_number("epsilon", epsilon, 0)
         self.dropout = check_rate("dropout", dropout)
         self.drop_path = check_rate("drop_path", drop_path)
-        self.use_bias = bool(use_bias)
+        self.use_bias = check_flag("use_bias", use_bias)
         self.gain = check_gain(gain)
         self.supports_masking = True
 
@@ -169,7 +169,7 @@ class AttentionUnit(Sublayer):
     def __init__(self, heads: int, causal: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.heads = check_positive("heads", heads)
-        self.causal = bool(causal)
+        self.causal = check_flag("causal", causal)
 
     def _weight_layers(self, width: int) -> list[keras.layers.Layer]:
         options = {"dtype": self.dtype_policy, "name": "attention"}

@@ -7,12 +7,18 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_number, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive, check_rate
 from keras_preact.layers.branches import BIASES, EXPANSION, has_bias, operations, residual_branch, weight_layers
 from keras_preact.layers.convolutions import HE_BY_FAN_OUT, check_kernel_initializer, subsampled_shape
 from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.placements import RELU, Placement, get_placement, placement_config
-from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
+from keras_preact.layers.preactivation import (
+    NORMALIZATIONS,
+    channel_axis,
+    channels_of,
+    check_data_format,
+    normalization,
+)
 from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.projection import OptionA, Projection
 from keras_preact.layers.registry import fitted_shortcut
@@ -119,11 +125,11 @@ class ResidualUnit(ResidualLayer):
         self.dilation = (check_positive("dilation", pair[0]), check_positive("dilation", pair[1]))
         self.groups = groups
         self.width_per_group = width_per_group
-        self.normalization = normalization
+        self.normalization = check_choice("normalization", normalization, NORMALIZATIONS)
         self.momentum = check_number("momentum", momentum, 0, 1)
         self.epsilon = check_number("epsilon", epsilon, 0)
         self.drop_path = check_rate("drop_path", drop_path)
-        self.zero_init_residual = zero_init_residual
+        self.zero_init_residual = check_flag("zero_init_residual", zero_init_residual)
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
         self.biases = check_choice("biases", biases, BIASES)
         self.data_format = check_data_format(data_format)
@@ -144,7 +150,7 @@ class ResidualUnit(ResidualLayer):
     def build(self, input_shape: Any) -> None:
         if len(input_shape) != 4:
             raise InputError(f"{self.name} expects images (batch, height, width, channels), not shape {input_shape}")
-        channels = input_shape[channel_axis(self.data_format)]
+        channels = channels_of(self.name, input_shape, self.data_format)
         self.changes_shape = self.strides != 1 or channels != self.output_filters
         preactivation = self.preactivation or ("shared" if self.changes_shape else "branch")
         self.shares_preactivation = preactivation == "shared"

@@ -362,6 +362,7 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
 
 
 def _check_top(options: NetworkOptions, classes: int) -> None:
+    check_flag("include_top", options.include_top)
     if options.pooling is not None:
         check_choice("pooling", options.pooling, POOLINGS)
     if options.include_top:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_positive, check_rate
+from keras_preact.errors import InputError, check_flag, check_positive, check_rate
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
@@ -52,7 +52,7 @@ class Tokens:
             check_positive("vocabulary", self.vocabulary),
             dim,
             embeddings_initializer=keras.initializers.RandomNormal(stddev=EMBEDDING_DEVIATION),
-            mask_zero=self.padded,
+            mask_zero=check_flag("padded", self.padded),
             dtype=dtype,
             name="embedding",
         )(x)

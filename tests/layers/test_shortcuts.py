@@ -158,6 +158,26 @@ def test_sizes_that_are_not_integers_are_refused(layer):
             layer(*arguments)
 
 
+@pytest.mark.parametrize("layer", [Projection, OptionA])
+def test_layers_that_change_the_shape_need_a_known_number_of_channels(layer):
+    with pytest.raises(InputError, match="expects a known number of channels"):
+        layer(16)(keras.Input((8, 8, None)))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Projection(4, normalize="instance"), "unknown normalization 'instance'"),
+        (lambda: Projection(4, use_bias="False"), "use_bias is 'False'; it must be True or False"),
+        (lambda: ConvShortcut(use_bias="False"), "use_bias is 'False'"),
+        (lambda: ScaledResidual(per_channel=1), "per_channel is 1"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused_by_the_constructor(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
 def test_get_shortcut_reads_arguments():
     layer = get_shortcut("constant_scaling(shortcut=0.25, residual=1)", name="h")
     assert (layer.shortcut, layer.residual, layer.name) == (0.25, 1.0, "h")

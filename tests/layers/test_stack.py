@@ -800,6 +800,10 @@ class TestErrors:
         with pytest.raises(InputError, match="at least 1"):
             UnitStack(ResidualUnit(16), repeats)
 
+    def test_rolled_that_is_no_flag(self):
+        with pytest.raises(InputError, match="rolled is 'False'; it must be True or False"):
+            UnitStack(ResidualUnit(16), 2, rolled="False")
+
     @pytest.mark.parametrize("rolled", [True, False])
     def test_a_unit_that_changes_the_shape(self, rolled, images):
         with pytest.raises(InputError, match="must keep the shape"):

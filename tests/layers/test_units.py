@@ -249,6 +249,8 @@ def test_named_units_are_the_general_unit():
         ({"filters": 16, "shape_change": "b"}, "known: projection, option_a"),
         ({"filters": 16, "preactivation": "both"}, "known: branch, shared, none"),
         ({"filters": 16, "drop_path": 1.0}, "drop_path is 1.0"),
+        ({"filters": 16, "normalization": "instance"}, "unknown normalization 'instance'"),
+        ({"filters": 16, "zero_init_residual": "False"}, "zero_init_residual is 'False'; it must be True or False"),
         ({"filters": 16, "groups": 2}, "require block='bottleneck'"),
         ({"filters": 16, "strides": 2, "dilation": 2}, r"strides=2 and dilation=2; .* dilation=\(1, 2\)"),
     ],
@@ -261,6 +263,12 @@ def test_bad_arguments_are_refused_with_a_sentence(options, message):
 def test_an_input_that_is_no_image_is_refused():
     with pytest.raises(InputError, match="expects images"):
         ResidualUnit(16)(np.ones((2, 16), "float32"))
+
+
+@pytest.mark.parametrize("normalization", ["batch", "group", "none"])
+def test_an_unknown_number_of_channels_is_refused(normalization):
+    with pytest.raises(InputError, match=r"unit expects a known number of channels, not shape \(None, 8, 8, None\)"):
+        ResidualUnit(16, normalization=normalization, name="unit")(keras.Input((8, 8, None)))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "bool"])

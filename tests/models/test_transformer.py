@@ -162,6 +162,7 @@ def test_hyphens_are_underscores():
         (lambda: transformer(dim=10, heads=4), "4 heads do not divide a width of 10"),
         (lambda: transformer(Patches((32, 32, 3), 5)), "patches of 5 pixels do not divide"),
         (lambda: transformer(Series(0, 1)), "length is 0"),
+        (lambda: transformer(Tokens(padded="False")), "padded is 'False'; it must be True or False"),
         (lambda: transformer(head=Classification(0)), "classes is 0"),
         (lambda: transformer(input_tensor=np.ones((1, 128))), "input_tensor must be a Keras tensor"),
         (lambda: transformer(epsilon=-1), "epsilon is -1"),
