@@ -139,12 +139,11 @@ def initialize(values: dict[int, Any]) -> None:
     initialize_all_variables()
 
 
-def set_initial_value(variable: keras.Variable, value: Any) -> None:
-    """Set the value of a variable, or the future value of one that was created in a stateless scope."""
-    if variable._value is None:
-        variable._initializer = lambda shape, dtype=None: keras.ops.convert_to_tensor(value, dtype)
-    else:
-        variable.assign(value)
+def reseed(generator: keras.random.SeedGenerator, seed: int) -> None:
+    """Give a seed generator a new state; in a trace of TensorFlow, the present one cannot be assigned."""
+    path = generator.state.path
+    generator.state = keras.random.SeedGenerator(seed, name=generator.name).state
+    generator.state._path = path
 
 
 def forget_uninitialized() -> None:

@@ -56,6 +56,18 @@ def test_variables_of_a_layer_alone_are_told_apart_by_how_they_were_made():
     assert keras_private.seed_generators(outer) == [] and len(keras_private.seed_generators(outer.second)) == 1
 
 
+def test_a_generator_with_a_new_seed_draws_what_a_new_generator_does():
+    outer = Outer()
+    outer.build((None, 2))
+    (generator,) = keras_private.seed_generators(outer.second)
+    before = [variable.path for variable in outer.variables]
+    keras_private.reseed(generator, 8)
+    assert [variable.path for variable in outer.variables] == before
+    expected = keras.random.uniform((9,), seed=keras.random.SeedGenerator(8))
+    np.testing.assert_array_equal(array(keras.random.uniform((9,), seed=generator)), array(expected))
+    assert any(array(variable).tolist() == [8, 1] for variable in outer.variables)
+
+
 def test_outside_of_a_call_layers_find_the_training_argument():
     dropout, x = keras.layers.Dropout(0.5), np.ones((50, 50), "float32")
     with keras_private.calling(True):

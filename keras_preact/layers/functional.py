@@ -23,8 +23,8 @@ from keras_preact.keras_private import (
     layers_inside,
     own_state,
     own_trainable,
+    reseed,
     seed_generators,
-    set_initial_value,
     trace,
 )
 from keras_preact.layers.composite import frozen_parts, set_frozen
@@ -277,7 +277,7 @@ def separate_seeds(units: Sequence[keras.layers.Layer]) -> None:
             seed = getattr(generator, "seed_in_stack", generator.get_config()["seed"])
             if k and seed is not None:
                 generator.seed_in_stack = _seed_of_unit(k, seed)
-                set_initial_value(generator.state, [generator.seed_in_stack, 0])
+                reseed(generator, generator.seed_in_stack)
 
 
 def regularizer_per_unit(regularizer: Any) -> Any:

@@ -217,6 +217,14 @@ class TestState:
         nonzero = np.mean(array(stack(np.ones_like(images), training=True)) != 0)
         assert abs(nonzero - 0.25) < 0.03
 
+    def test_each_unit_draws_its_own_dropout_if_the_first_training_step_builds_it(self, images):
+        model = keras.Sequential([UnitStack(ResidualUnit(16, shortcut="dropout(seed=7)"), 3, rolled=False)])
+        model.compile("sgd", "mse")
+        model.fit(images, images, verbose=0)
+        weights = [model.layers[0].unit_weights(k).items() for k in range(3)]
+        states = [array(value).tolist() for unit in weights for name, value in unit if "seed" in name]
+        assert len({seed for seed, _ in states}) == 3 and all(draws for _, draws in states)
+
     @pytest.mark.parametrize("unit", [
         keras.layers.Dropout(0.5, seed=7),  # makes its generator in the constructor
         OwnDropout(),  # in `build`
