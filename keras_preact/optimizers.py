@@ -10,7 +10,15 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_rate
+from keras_preact.errors import (
+    InputError,
+    check_choice,
+    check_count,
+    check_flag,
+    check_number,
+    check_positive,
+    check_rate,
+)
 
 DECAYS = ("all", "kernels")
 
@@ -129,8 +137,11 @@ class CosineAfterHold(keras.optimizers.schedules.LearningRateSchedule):
         warmup_learning_rate: the rate of the warm-up.
         warmup_steps: number of warm-up steps.
         learning_rate: the rate at the first step after the warm-up.
-        decay_steps: length of the half cosine, in steps.
+        decay_steps: length of the half cosine, in steps, at least 1.
         name: name of the schedule.
+
+    Raises:
+        InputError: a number is out of range.
 
     >>> rate = CosineAfterHold(0.01, 10, 0.1, 20)
     >>> [round(float(rate(step)), 4) for step in (0, 9, 10, 20, 30)]
@@ -146,10 +157,10 @@ class CosineAfterHold(keras.optimizers.schedules.LearningRateSchedule):
         name: str = "cosine_after_hold",
     ) -> None:
         super().__init__()
-        self.warmup_learning_rate = warmup_learning_rate
-        self.warmup_steps = warmup_steps
-        self.learning_rate = learning_rate
-        self.decay_steps = decay_steps
+        self.warmup_learning_rate = check_number("warmup_learning_rate", warmup_learning_rate, 0)
+        self.warmup_steps = check_count("warmup_steps", warmup_steps)
+        self.learning_rate = check_number("learning_rate", learning_rate, 0)
+        self.decay_steps = check_positive("decay_steps", decay_steps)
         self.name = name
 
     def __call__(self, step: Any) -> Any:

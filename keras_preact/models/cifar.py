@@ -135,7 +135,8 @@ def cifar_resnet(
     """
     block, n = cifar_units(depth, bottleneck, block)
     common = NetworkOptions(**options)
-    chosen = conventions(common.profile, "cifar", get_placement(placement))
+    placement = get_placement(placement)
+    chosen = conventions(common.profile, "cifar", placement)
     check_number("widen_factor", widen_factor, 1 / FILTERS[0])
     strides = (1, 2, 2)
     stages = [Stage(int(filters * widen_factor), n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]

@@ -79,8 +79,8 @@ def imagenet_resnet(
         logits (batch, classes), float32.
 
     Raises:
-        InputError: the depth or a name is unknown, a number is out of range, or `output_stride` is combined with
-            `stride_in="last"`.
+        InputError: the depth or a name is unknown, a number is out of range, or an `output_stride` below the default is
+            combined with `stride_in="last"`.
 
     Example:
 
@@ -93,13 +93,15 @@ def imagenet_resnet(
     block, repeats = UNITS[depth]
     first = STEMS[check_choice("stem", stem, STEMS)]
     common = NetworkOptions(**options)
-    chosen = conventions(common.profile, "imagenet", get_placement(placement))
+    placement = get_placement(placement)
+    chosen = conventions(common.profile, "imagenet", placement)
     strides = STRIDE_UNITS[check_choice("stride_in", stride_in or chosen.stride_in, STRIDE_UNITS)]
-    if strides is STRIDE_UNITS["last"] and output_stride is not None:
-        raise InputError('output_stride applies to strides in first units only; pass stride_in="first"')
     stages = [Stage(filters, n, **stride) for filters, n, stride in zip(FILTERS, repeats, strides, strict=True)]
-    if output_stride is not None:
-        stages = dilate(stages, output_stride, stem_stride=4 if first.max_pool else 1)
+    stem_stride = 4 if first.max_pool else 1
+    if output_stride not in (None, 8 * stem_stride):
+        if strides is STRIDE_UNITS["last"]:
+            raise InputError('a smaller output_stride needs the strides in first units; pass stride_in="first"')
+        stages = dilate(stages, output_stride, stem_stride)
     unit = {"block": block, "placement": placement, "shortcut": shortcut}
     network = Network.of(depth, first, stages, chosen, common, rolled, **unit)
     return build_network(network, common, input_shape=input_shape, default_size=224, classes=classes)

@@ -19,7 +19,7 @@ from keras_preact.layers.convolutions import (
     WeightLayer,
     check_kernel_initializer,
 )
-from keras_preact.layers.placements import NORM, RELU, get_placement
+from keras_preact.layers.placements import NORM, RELU
 from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
 from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.remat import check_remat
@@ -104,10 +104,10 @@ class Network:
             depth: number of weight layers, for the default name.
             stem, stages, conventions, rolled: the attributes.
             options: of the builder; its name, if it has one, is the network's.
-            **unit: the arguments of every unit that `options` lack: `block`, `placement` and `shortcut`.
+            **unit: the arguments of every unit that `options` lack: `block`, `placement` (a `Placement`) and
+                `shortcut`.
         """
-        placement = unit["placement"]
-        name = options.name or f"resnet{depth}_{getattr(placement, 'name', placement)}"
+        name = options.name or f"resnet{depth}_{unit['placement'].name}"
         return cls(name, stem, tuple(stages), conventions, {**unit, **options.of_units(conventions)}, rolled)
 
     @property
@@ -139,7 +139,7 @@ def build_network(
     if not isinstance(options.weights, (str, Path, type(None))):
         raise InputError(f"weights is {options.weights!r}; pass the path of a weights file, or None")
     if options.zero_init_residual:
-        check_zero_init(get_placement(network.unit["placement"]), get_shortcut(network.unit["shortcut"]))
+        check_zero_init(network.unit["placement"], get_shortcut(network.unit["shortcut"]))
     images = _images(input_shape, options, default_size, data_format)
     x = _stem(network, images, data_format, dtype)
     x = _stages(network, options, x)
@@ -193,7 +193,7 @@ def _normalize(network: Network, data_format: str, dtype: Any) -> Any:
 
 def _stem(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
     stem = network.stem
-    steps = (NORM, RELU) if network.stem_activates else get_placement(network.unit["placement"]).stem
+    steps = (NORM, RELU) if network.stem_activates else network.unit["placement"].stem
     layers = stem.convolution.layers(
         "stem_conv",
         data_format,
@@ -285,7 +285,7 @@ def drop_path_rates(last: float, units: int) -> list[float]:
 
 def _head(network: Network, x: Any, data_format: str, dtype: Any) -> Any:
     """Apply the activation after the last unit: the one with which a further unit would begin."""
-    steps = get_placement(network.unit["placement"]).head if network.conventions.head_activation else ()
+    steps = network.unit["placement"].head if network.conventions.head_activation else ()
     channels = x.shape[channel_axis(data_format)]
     for layer in operations(steps, channels, "head_norm", _normalize(network, data_format, dtype)):
         x = layer(x)

@@ -105,16 +105,21 @@ class Patches:
 
     def tensor(self) -> Any:
         """Return the model's input."""
-        return keras.Input(self.image_shape, name="images")
+        return keras.Input(self._shape(), name="images")
 
     def embed(self, x: Any, dim: int, dtype: Any) -> Any:
         """Return one vector per patch, row by row."""
-        height, width, _ = self.image_shape
+        height, width, _ = self._shape()
         size = check_positive("patch size", self.size)
         if height % size or width % size:
             raise InputError(f"patches of {size} pixels do not divide images of {height}×{width}; choose a divisor")
         x = keras.layers.Conv2D(dim, size, strides=size, data_format="channels_last", dtype=dtype, name="embedding")(x)
         return keras.layers.Reshape((height // size * (width // size), dim), dtype=dtype, name="patches")(x)
+
+    def _shape(self) -> tuple[int, ...]:
+        if len(self.image_shape) != 3:
+            raise InputError(f"image_shape is {self.image_shape}; pass (height, width, channels)")
+        return tuple(map(check_positive, ("height", "width", "channels"), self.image_shape))
 
 
 # ---- heads --------------------------------------------------------------------------------------------------------

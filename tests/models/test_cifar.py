@@ -11,7 +11,7 @@ from keras_preact import InputError, paper
 from keras_preact.experiments import EXPERIMENTS
 from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
 from keras_preact.layers.stack import units_in
-from keras_preact.models import cifar_resnet, cifar_units, multiply_adds
+from keras_preact.models import cifar_resnet, cifar_units, imagenet_resnet, multiply_adds
 
 WIDTHS = (16, 32, 64)
 
@@ -283,6 +283,13 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
 def test_bad_arguments_are_refused_with_a_sentence(options, message):
     with pytest.raises(InputError, match=message):
         cifar_resnet(**{"depth": 8, **options})
+
+
+@pytest.mark.parametrize("build", [cifar_resnet, imagenet_resnet])
+def test_a_placement_in_a_dictionary_gives_the_network_its_name(build):
+    depth = 8 if build is cifar_resnet else 18
+    network = build(depth, {"name": "mine", "figure": "x"}, include_top=False)
+    assert network.name == f"resnet{depth}_mine"
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():

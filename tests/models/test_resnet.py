@@ -96,6 +96,17 @@ def test_output_strides_of_the_imagenet_networks():
         imagenet_resnet(18, output_stride=2)
 
 
+def test_the_default_output_stride_may_be_named_wherever_the_strides_are():
+    for stem, default in (("7x7", 32), ("3x3", 8)):
+        options = {"stem": stem, "stride_in": "last", "include_top": False}
+        named, default_network = (imagenet_resnet(18, **options, output_stride=n) for n in (default, None))
+        assert [layer.get_config() for layer in named.layers[1:]] == [
+            layer.get_config() for layer in default_network.layers[1:]
+        ]
+        with pytest.raises(InputError, match="a smaller output_stride needs the strides in first units"):
+            imagenet_resnet(18, **options, output_stride=default // 2)
+
+
 def test_dilation_doubles_after_each_stride_that_is_taken_away():
     stages = dilate([Stage(1, 2), Stage(1, 2, 2), Stage(1, 2, 2), Stage(1, 2, 2)], output_stride=8, stem_stride=4)
     assert [(s.strides, s.first_dilation, s.dilation) for s in stages] == [(1, 1, 1), (2, 1, 1), (1, 1, 2), (1, 2, 4)]

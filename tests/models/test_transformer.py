@@ -161,6 +161,8 @@ def test_hyphens_are_underscores():
         (lambda: transformer(depth=0), "depth is 0"),
         (lambda: transformer(dim=10, heads=4), "4 heads do not divide a width of 10"),
         (lambda: transformer(Patches((32, 32, 3), 5)), "patches of 5 pixels do not divide"),
+        (lambda: transformer(Patches((None, None, 3))), "height is None; it must be an integer of at least 1"),
+        (lambda: transformer(Patches((32, 32))), r"image_shape is \(32, 32\); pass \(height, width, channels\)"),
         (lambda: transformer(Series(0, 1)), "length is 0"),
         (lambda: transformer(Tokens(padded="False")), "padded is 'False'; it must be True or False"),
         (lambda: transformer(head=Classification(0)), "classes is 0"),
