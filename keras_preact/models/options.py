@@ -40,7 +40,7 @@ class NetworkOptions:
         zero_init_residual: whether to initialize every branch to F = 0. Default `False`.
         include_top: whether the network ends with pooling and a dense layer. Default `True`.
         weights: `"cifar10"` or other data of a trained network (see `pretrained`), or the path of a weights file of
-            this network, without layers before `input_tensor`. Default `None`: random weights.
+            this network, with or without the layers before `input_tensor`. Default `None`: random weights.
         input_tensor: a Keras tensor to build on, instead of a new input.
         pooling: global pooling without top: `None` (default), `"avg"` or `"max"`.
         classifier_activation: of the dense layer. Default `None`: the model outputs logits.

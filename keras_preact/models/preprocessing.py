@@ -9,6 +9,7 @@ import keras
 from keras_preact.errors import InputError
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import Preprocessing, conventions
+from keras_preact.models.resnet import with_policy
 from keras_preact.models.trained import require_uint8
 
 
@@ -46,7 +47,8 @@ def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing 
     x = _prepared(images, preprocessing, size)
     if channels_first:
         x = keras.layers.Permute((3, 1, 2), dtype="float32", name="channels_first")(x)
-    return require_uint8(keras.Model(images, network(x), name=network.name))
+    model = keras.Model(images, network(x), name=network.name)
+    return require_uint8(with_policy(model, network.dtype_policy))
 
 
 def _prepared(images: Any, preprocessing: Preprocessing, size: int) -> Any:

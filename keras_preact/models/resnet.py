@@ -155,8 +155,20 @@ def build_network(
             x = keras.layers.Activation(options.classifier_activation, dtype="float32", name="predictions")(x)
     model = with_policy(keras.Model(source_inputs(images), x, name=network.name), dtype)
     if options.weights is not None:
-        load_weights(built_on(images, model), options.weights)
+        _load(model, options)
     return model
+
+
+def _load(model: keras.Model, options: NetworkOptions) -> None:
+    """Load the weights file of the whole model, or that of the network without the layers before `input_tensor`."""
+    path: Any = options.weights
+    try:
+        load_weights(model, path)
+    except InputError:
+        own = built_on(options.input_tensor, model)
+        if len(own.weights) == len(model.weights):
+            raise
+        load_weights(own, path)
 
 
 def built_on(tensor: Any, model: keras.Model) -> keras.Model:
@@ -358,7 +370,7 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     features = keras.Model(
         model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features"
     )
-    return require_uint8_like(features, model)
+    return require_uint8_like(with_policy(features, model.dtype_policy), model)
 
 
 def _check_top(options: NetworkOptions, classes: int) -> None:

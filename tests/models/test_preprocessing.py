@@ -117,3 +117,9 @@ def test_a_cifar_network_with_a_preprocessing_of_its_own():
     how = Preprocessing(32, 32, mean=(125.3, 123.0, 113.9), deviation=(63.0, 62.1, 66.7))
     found = prepared(with_preprocessing(cifar_resnet(8), how), slope(32, 32)[None])
     np.testing.assert_allclose(found, (slope(32, 32)[None] - np.array(how.mean)) / np.array(how.deviation), atol=1e-5)
+
+
+def test_the_loss_scale_of_mixed_precision_stays():
+    model = with_preprocessing(small(dtype="mixed_float16"))
+    model.compile("sgd", "mse")
+    assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)

@@ -131,3 +131,24 @@ def test_depth_1001_comes_back_from_its_configuration(placement, count):
     model = cifar_resnet(1001, placement)
     again = keras.Model.from_config(model.get_config())
     assert sum(int(np.prod(variable.shape)) for variable in again.trainable_variables) == count
+
+
+def test_weights_may_leave_out_the_layers_before_the_input_tensor(tmp_path):
+    normalization = keras.layers.Normalization(name="standardization")
+    normalization.adapt(3 * X)
+    build = lambda **options: small(input_tensor=normalization(keras.Input((32, 32, 3))), **options)  # noqa: E731
+    whole, own = build(), small()
+    for model, name in ((whole, "whole.weights.h5"), (own, "own.weights.h5"), (own, "own.safetensors")):
+        path = write_weights(model, tmp_path / name)
+        expected = model.get_layer("stem_conv").get_weights()[0]
+        loaded = build(weights=path)
+        np.testing.assert_array_equal(loaded.get_layer("stem_conv").get_weights()[0], expected)
+        np.testing.assert_allclose(array(loaded.layers[1](3 * X)).std(), 1, rtol=1e-3)
+    with pytest.raises(InputError, match=r"own\.weights\.h5 lacks"):
+        build(widen_factor=2, weights=tmp_path / "own.weights.h5")
+
+
+def test_feature_maps_keep_the_loss_scale_of_mixed_precision():
+    maps = feature_maps(small(dtype="mixed_float16"))
+    maps.compile("sgd", "mse")
+    assert isinstance(maps.optimizer, keras.optimizers.LossScaleOptimizer)
