@@ -97,6 +97,30 @@ def _checked(
     return method(x, *others, **options)
 
 
+def parts_of_attention(attention: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
+    """Return the dense layers of built attention: of query, key, value, output and, if it has one, the gate."""
+    parts = {name: getattr(attention, f"_{name}_dense") for name in ("query", "key", "value", "output")}
+    return {**parts, "gate": attention._gate_dense} if getattr(attention, "use_gate", False) else parts
+
+
+def attention_axes(attention: keras.layers.MultiHeadAttention) -> tuple[int, ...]:
+    """Return the axes over which built attention attends."""
+    return attention._attention_axes
+
+
+# ---- optimizers ---------------------------------------------------------------------------------------------------
+
+
+def is_decayed(optimizer: keras.optimizers.Optimizer, variable: Any) -> bool:
+    """Return whether an optimizer's `exclude_from_weight_decay` leaves a variable in the weight decay."""
+    return optimizer._use_weight_decay(variable)
+
+
+def variable_index(optimizer: keras.optimizers.Optimizer, variable: Any) -> int:
+    """Return the index of a variable among those that an optimizer was built for."""
+    return optimizer._get_variable_index(variable)
+
+
 # ---- variables ----------------------------------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from keras_preact.errors import (
     check_positive,
     check_rate,
 )
+from keras_preact.keras_private import is_decayed, variable_index
 
 DECAYS = ("all", "kernels")
 
@@ -72,14 +73,12 @@ class CoupledSGD(keras.optimizers.SGD):
     def build(self, variables: Any) -> None:
         # Decided here, because `update_step` receives TensorFlow's own variables, which have other names.
         self._is_decayed = [
-            (self.decays == "all" or _is_kernel(variable))
-            and self._use_weight_decay(variable)  # Keras's `exclude_from_weight_decay`
-            for variable in variables
+            (self.decays == "all" or _is_kernel(variable)) and is_decayed(self, variable) for variable in variables
         ]
         super().build(variables)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        if self.decay and self._is_decayed[self._get_variable_index(variable)]:
+        if self.decay and self._is_decayed[variable_index(self, variable)]:
             gradient = gradient + self.decay * keras.ops.cast(variable, gradient.dtype)
         super().update_step(gradient, variable, learning_rate)
 
@@ -124,7 +123,7 @@ class KernelAdamW(keras.optimizers.AdamW):
         )
 
     def build(self, variables: Any) -> None:
-        excluded = [variable for variable in variables if not (_decays(variable) and self._use_weight_decay(variable))]
+        excluded = [variable for variable in variables if not (_decays(variable) and is_decayed(self, variable))]
         self.exclude_from_weight_decay(var_list=excluded)
         super().build(variables)
 

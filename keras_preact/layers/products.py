@@ -14,6 +14,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.keras_private import attention_axes, parts_of_attention
 from keras_preact.layers.graph import Call, calls, graph_of, keras_name
 
 Shape = Sequence[Any]
@@ -163,15 +164,16 @@ def _attention(layer: Any, query: Shape, value: Shape | None = None, key: Shape 
     """Return the multiply-adds of multi-head attention: four projections, the scores, and the weighted sum."""
     value = query if value is None else value
     key = value if key is None else key
-    projections = [(layer._query_dense, query), (layer._key_dense, key), (layer._value_dense, value)]
+    parts = parts_of_attention(layer)
+    projections = [(parts["query"], query), (parts["key"], key), (parts["value"], value)]
     if isinstance(layer, keras.layers.MultiHeadAttention):
-        axes, heads, sizes = layer._attention_axes, layer.num_heads, (layer.key_dim, layer.value_dim)
+        axes, heads, sizes = attention_axes(layer), layer.num_heads, (layer.key_dim, layer.value_dim)
     else:
         axes, heads, sizes = (1,), layer.num_query_heads, (layer.head_dim, layer.head_dim)
-        if getattr(layer, "use_gate", False):
-            projections.append((layer._gate_dense, query))
+        if "gate" in parts:
+            projections.append((parts["gate"], query))
     steps = math.prod(query[1:-1]) * math.prod(key[axis] for axis in axes)
-    projections.append((layer._output_dense, (*query[:-1], heads, sizes[1])))
+    projections.append((parts["output"], (*query[:-1], heads, sizes[1])))
     return steps * heads * sum(sizes) + sum(layer_multiply_adds(dense, shape) for dense, shape in projections)
 
 
