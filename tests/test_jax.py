@@ -51,7 +51,7 @@ def test_layers(tmp_path):
 @pytest.mark.thorough
 def test_models(tmp_path):
     chosen = "says_what_differs or unit_is_a_layer"
-    run_on_jax("tests/models/test_stored.py", "tests/models/test_rolling.py", "-k", chosen, tmp_path=tmp_path)
+    run_on_jax("tests/models/saving/test_hdf5.py", "tests/models/test_rolling.py", "-k", chosen, tmp_path=tmp_path)
 
 
 @pytest.mark.thorough

@@ -14,9 +14,9 @@ from keras_preact.errors import InputError
 from keras_preact.layers.placements import get_placement
 from keras_preact.models import NETWORKS, Pretrained, get_entry, pretrained
 from keras_preact.models.cards import facts, limits
-from keras_preact.models.loading import without_values
 from keras_preact.models.profiles import Conventions, conventions, differences
 from keras_preact.models.registry import ResNetEntry
+from keras_preact.models.saving.loading import without_values
 from keras_preact.models.summary import summarize
 
 

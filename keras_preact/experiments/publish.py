@@ -22,8 +22,8 @@ from keras_preact.files import write_atomically
 from keras_preact.models import load_model
 from keras_preact.models.cards import card, page
 from keras_preact.models.catalogue import Pretrained, catalogue, untrained
-from keras_preact.models.named_weights import assign_checked
-from keras_preact.models.safetensors import as_arrays, checksum, read_safetensors, save_safetensors
+from keras_preact.models.saving.named_weights import assign_checked
+from keras_preact.models.saving.safetensors import as_arrays, checksum, read_safetensors, save_safetensors
 from keras_preact.training.config import RunConfig
 from keras_preact.training.runs import RunFolder
 

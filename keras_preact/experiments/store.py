@@ -22,7 +22,7 @@ from keras_preact.errors import InputError, as_command
 from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.models import get_entry, load_model
-from keras_preact.models.safetensors import as_arrays, checksum
+from keras_preact.models.saving.safetensors import as_arrays, checksum
 from keras_preact.training.config import RunConfig
 from keras_preact.training.recipe import RECIPES, AdamRecipe
 from keras_preact.training.runs import RunFolder

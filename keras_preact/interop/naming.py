@@ -18,7 +18,7 @@ from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import STRIDE_UNITS
-from keras_preact.models.stored import cast_finite
+from keras_preact.models.saving.hdf5 import cast_finite
 
 Arrays = Mapping[str, np.ndarray]
 

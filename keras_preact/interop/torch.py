@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_preact.errors import InputError
 from keras_preact.interop.naming import Naming, parts, take_weights
-from keras_preact.models.safetensors import read_safetensors
+from keras_preact.models.saving.safetensors import read_safetensors
 
 _VARIABLES = {
     "kernel": "weight",

@@ -19,13 +19,14 @@ from keras_preact.models.imagenet import (
     preact_resnet152,
     preact_resnet200,
 )
-from keras_preact.models.loading import load_model
 from keras_preact.models.options import NetworkOptions
 from keras_preact.models.preprocessing import with_preprocessing
 from keras_preact.models.profiles import Preprocessing
 from keras_preact.models.registry import NETWORKS, TRANSFORMERS, get_entry, get_network
 from keras_preact.models.resnet import feature_maps
 from keras_preact.models.rolling import roll, unroll
+from keras_preact.models.saving.loading import load_model
+from keras_preact.models.saving.weights import load_weights
 from keras_preact.models.summary import multiply_adds
 from keras_preact.models.trained import freeze, reestimate_statistics, require_uint8, resized
 from keras_preact.models.transformer import (
@@ -39,7 +40,6 @@ from keras_preact.models.transformer import (
     prenorm_transformer,
     transformer,
 )
-from keras_preact.models.weights import load_weights
 
 __all__ = [
     "NETWORKS",

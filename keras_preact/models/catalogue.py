@@ -18,10 +18,10 @@ import keras
 
 from keras_preact.errors import InputError, check_choice, first_line
 from keras_preact.layers.preprocessing import PerPixelMean
-from keras_preact.models.named_weights import assign_checked
 from keras_preact.models.registry import get_entry
 from keras_preact.models.resnet import built_on
-from keras_preact.models.safetensors import read_safetensors
+from keras_preact.models.saving.named_weights import assign_checked
+from keras_preact.models.saving.safetensors import read_safetensors
 from keras_preact.models.trained import require_uint8
 from keras_preact.models.transformer import Classification, Tokens
 

@@ -27,8 +27,8 @@ from keras_preact.layers.stack import UnitStack, default_rolled, units_in
 from keras_preact.layers.units import ResidualUnit, check_zero_init
 from keras_preact.models.options import NetworkOptions
 from keras_preact.models.profiles import Conventions
+from keras_preact.models.saving.weights import load_weights
 from keras_preact.models.trained import require_uint8_like
-from keras_preact.models.weights import load_weights
 
 POOLINGS = ("avg", "max")
 

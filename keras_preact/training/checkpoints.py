@@ -19,8 +19,8 @@ import numpy as np
 
 from keras_preact.errors import InputError
 from keras_preact.files import PARTIAL, writing, written_aside
-from keras_preact.models.archive import check_stored
-from keras_preact.models.configuration import name_publicly
+from keras_preact.models.saving.archive import check_stored
+from keras_preact.models.saving.configuration import name_publicly
 
 ABOUT = "about"
 """Name of the entry that describes the others."""

@@ -9,7 +9,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.experiments import keep, publish
 from keras_preact.models import catalogue, pretrained
-from keras_preact.models.safetensors import checksum, read_safetensors
+from keras_preact.models.saving.safetensors import checksum, read_safetensors
 from keras_preact.training import AdamRecipe, CosineSchedule, Recipe, RunConfig, start
 
 TWO = {"steps": 2, "batch_size": 16, "schedule": CosineSchedule(0.01)}

@@ -12,7 +12,7 @@ from keras_preact.experiments import Store
 from keras_preact.experiments.store import Run
 from keras_preact.models.cards import binomial_interval, card, facts, limits, page
 from keras_preact.models.catalogue import catalogue, weights_file
-from keras_preact.models.safetensors import checksum, read_safetensors
+from keras_preact.models.saving.safetensors import checksum, read_safetensors
 from keras_preact.training import RunFolder
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,8 @@ import pytest
 from harness import members_of
 
 from keras_preact import InputError
-from keras_preact.models import cifar_resnet, load_model, loading
+from keras_preact.models import cifar_resnet, load_model
+from keras_preact.models.saving import loading
 
 
 class Trap:

@@ -16,10 +16,17 @@ from keras_preact.keras_private import direct_layers, layers_inside, own_state, 
 from keras_preact.layers.copies import clone
 from keras_preact.layers.functional import Template, named_variables, variable_arguments
 from keras_preact.layers.stack import UnitStack
-from keras_preact.models.archive import check_weights
-from keras_preact.models.named_weights import _layers, _stage, _unit_paths, arguments_kept, assign_checked, renumbered
-from keras_preact.models.safetensors import load_safetensors
-from keras_preact.models.stored import OtherVariables, array_of, check_file, load_state, read_h5
+from keras_preact.models.saving.archive import check_weights
+from keras_preact.models.saving.hdf5 import OtherVariables, array_of, check_file, load_state, read_h5
+from keras_preact.models.saving.named_weights import (
+    arguments_kept,
+    assign_checked,
+    layers_by_path,
+    renumbered,
+    stage_of,
+    unit_paths,
+)
+from keras_preact.models.saving.safetensors import load_safetensors
 
 ENDINGS = (".weights.h5", ".keras", ".safetensors")
 """The endings of weights files."""
@@ -59,10 +66,10 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
         return
     try:
         stored = _StoredWeights(path)
-        stacks = {path: stack.rolled for path, stack in _layers(model) if isinstance(stack, UnitStack)}
+        stacks = {path: stack.rolled for path, stack in layers_by_path(model) if isinstance(stack, UnitStack)}
         # Subclassed models, and stacks inside other layers, have no names of their own: only the saved form fits.
         as_saved = sum(isinstance(layer, UnitStack) for layer in layers_inside(model)) > len(stacks)
-        as_saved = as_saved or any(layer is model for _, layer in _layers(model))
+        as_saved = as_saved or any(layer is model for _, layer in layers_by_path(model))
         if as_saved or stored.stacks == stacks:
             try:
                 check_file(path.name, model, stored.content)
@@ -127,7 +134,7 @@ class _StoredWeights:
             InputError: a stack in the file has more units than the model.
         """
         names = _names_in_files(model)
-        self._renumber(model, [*names, *(path for path, _ in _layers(model))])
+        self._renumber(model, [*names, *(path for path, _ in layers_by_path(model))])
         by_unit = self._paths_of_units(model)
         found: dict[str, np.ndarray] = {}
         for name, array in self.arrays.items():
@@ -166,14 +173,14 @@ class _StoredWeights:
 
     def _paths_of_units(self, model: keras.Model) -> dict[str, list[str]]:
         """Return the paths of the units in each stack of the file: the model's, in order, except those in the file."""
-        free = {path: None for paths in _unit_paths(model).values() for path in paths if path not in self.layers}
+        free = {path: None for paths in unit_paths(model).values() for path in paths if path not in self.layers}
         found: dict[str, list[str]] = {}
         for stack, rolled in self.stacks.items():
             members = [name.removeprefix(stack) for name in self.arrays if name.startswith(stack)]
             count = len({member.partition("/")[0] for member in members})
             if rolled and members:
                 count = len(self.arrays[stack + members[0]])
-            paths = [path for path in free if _stage(path) == _stage(stack)][:count]
+            paths = [path for path in free if stage_of(path) == stage_of(stack)][:count]
             if len(paths) < count:
                 raise InputError(
                     f"{self.source} has {count} units in {stack.rstrip('/')} but {model.name} has {len(paths)}; build "
@@ -195,8 +202,8 @@ def _names_in_files(model: keras.Model) -> dict[str, str]:
 
 def _units(model: keras.Model) -> Iterator[tuple[str, keras.layers.Layer]]:
     """Yield the layers of a model, and the units of its stacks, with their paths in the unrolled network."""
-    units = _unit_paths(model)
-    for path, layer in _layers(model):
+    units = unit_paths(model)
+    for path, layer in layers_by_path(model):
         for k, unit_path in enumerate(units.get(path, [path])):
             yield unit_path, layer.own_unit(k) if isinstance(layer, UnitStack) else layer
 

@@ -1,7 +1,8 @@
 """Files that ask for every public name of Keras in every position of a configuration; run as a process of its own.
 
-`python tests/models/hostile.py COUNT` loads COUNT of them, evenly chosen (0: all), and prints what it saw as JSON: the
-files that came as far as Keras, what was opened, started or connected to meanwhile, and the global settings after it.
+`python tests/models/saving/hostile.py COUNT` loads COUNT of them, evenly chosen (0: all), and prints what it saw as
+JSON: the files that came as far as Keras, what was opened, started or connected to meanwhile, and the global settings
+after it.
 """
 
 import copy
@@ -18,7 +19,7 @@ from pathlib import Path
 import keras
 import numpy as np
 
-import keras_preact.models.loading as loading
+import keras_preact.models.saving.loading as loading
 from keras_preact.errors import InputError
 from keras_preact.models import load_model
 

@@ -23,8 +23,8 @@ from keras_preact.models import (
     roll,
     transformer,
 )
-from keras_preact.models.named_weights import assign, assign_checked, named_weights
-from keras_preact.models.weights import ENDINGS
+from keras_preact.models.saving.named_weights import assign, assign_checked, named_weights
+from keras_preact.models.saving.weights import ENDINGS
 
 FORMS = {
     "unrolled": {"rolled": False},
@@ -297,7 +297,7 @@ def test_files_of_one_backend_load_on_the_others(saved, tmp_path):
     """Saved in a process of its own, rolled and not, in each format: equal weights, and outputs to 1e-5."""
     pytest.importorskip(saved)
     environment = {**os.environ, "KERAS_BACKEND": saved}
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     subprocess.run([sys.executable, "-c", SAVE_ELSEWHERE, tmp_path], env=environment, cwd=root, check=True)
     for kind, make in NETWORKS.items():
         targets = {form: make(**FORMS[form]) for form in FORMS}

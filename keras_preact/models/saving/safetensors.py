@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.models.named_weights import assign_checked, named_weights
+from keras_preact.models.saving.named_weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
 SAVED_DTYPES = ("float32", "float16")

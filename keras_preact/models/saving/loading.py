@@ -15,10 +15,10 @@ import keras
 
 from keras_preact.errors import InputError, first_line, shown
 from keras_preact.keras_private import forget_uninitialized, initialize, safe_mode, shared_objects
-from keras_preact.models.allowed import SIZE_LIMIT
-from keras_preact.models.archive import Archive, read_archive
-from keras_preact.models.configuration import check_configuration, name_publicly, objects
-from keras_preact.models.stored import cast_finite, load_state
+from keras_preact.models.saving.allowlist import SIZE_LIMIT
+from keras_preact.models.saving.archive import Archive, read_archive
+from keras_preact.models.saving.configuration import check_configuration, name_publicly, objects
+from keras_preact.models.saving.hdf5 import cast_finite, load_state
 from keras_preact.models.trained import require_uint8
 
 

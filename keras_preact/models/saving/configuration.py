@@ -18,7 +18,7 @@ import keras
 
 from keras_preact.errors import InputError, shown
 from keras_preact.layers.convolutions import INITIALIZERS
-from keras_preact.models.allowed import (
+from keras_preact.models.saving.allowlist import (
     ARGUMENT_LIMITS,
     ARRAY_DTYPES,
     BY_NAME,

@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_preact.errors import InputError, shown
 from keras_preact.keras_private import load_variables
-from keras_preact.models.archive import WEIGHTS, check_stored
+from keras_preact.models.saving.archive import WEIGHTS, check_stored
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from harness import members_of
 
 from keras_preact import InputError
 from keras_preact.models import load_model
-from keras_preact.models.allowed import known
+from keras_preact.models.saving.allowlist import known
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 

@@ -16,7 +16,7 @@ from keras_preact.layers.copies import refresh_normalizations
 from keras_preact.layers.functional import Renumbering, argument_variables, named_variables
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
-from keras_preact.models.stored import Variable, cast_finite, check_equal_variables
+from keras_preact.models.saving.hdf5 import Variable, cast_finite, check_equal_variables
 
 _DROP_PATH = re.compile(r"(^|/)drop_path/(rate|0)$")
 """The rate in a unit with drop path, by name or by Keras's number in a file."""
@@ -62,8 +62,8 @@ def _weights_and_arguments(model: keras.Model) -> tuple[dict[str, Weight], dict[
     """Return the weights, and the variables that hold arguments, such as the rates of drop path."""
     found: dict[str, Weight] = {}
     arguments: set[str] = set()
-    units = _unit_paths(model)
-    for path, layer in _layers(model):
+    units = unit_paths(model)
+    for path, layer in layers_by_path(model):
         if isinstance(layer, UnitStack):
             for k, unit in enumerate(units[path]):
                 found |= {f"{unit}{name}": Weight(*place) for name, place in layer.unit_variables(k).items()}
@@ -108,7 +108,7 @@ def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[st
     refresh_normalizations(model)
 
 
-def _layers(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
+def layers_by_path(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.layers.Layer]]:
     """Yield the layers of a model and of nested models, with their paths, which end in a slash."""
     if not isinstance(model, keras.Sequential) and not hasattr(model, "operations"):
         yield path, model  # a subclassed model
@@ -116,20 +116,20 @@ def _layers(model: keras.Model, path: str = "") -> Iterator[tuple[str, keras.lay
     for layer in model.layers:
         below = f"{path}{layer.name}/"
         if isinstance(layer, keras.Model):
-            yield from _layers(layer, below)
+            yield from layers_by_path(layer, below)
         else:
             yield below, layer
 
 
-def _unit_paths(model: keras.Model) -> dict[str, list[str]]:
+def unit_paths(model: keras.Model) -> dict[str, list[str]]:
     """Return, for each stack or unit, the paths of its units in the unrolled network.
 
     Units are numbered by stage, as in the builders and `unroll`.
     """
     found: dict[str, list[str]] = {}
     count = Counter[str]()
-    for path, layer in _layers(model):
-        stage = _stage(path)
+    for path, layer in layers_by_path(model):
+        stage = stage_of(path)
         before = count[stage]
         count[stage] += layer.repeats if isinstance(layer, UnitStack) else units_in(layer)
         if isinstance(layer, UnitStack):
@@ -140,10 +140,10 @@ def _unit_paths(model: keras.Model) -> dict[str, list[str]]:
     return found
 
 
-def _stage(path: str) -> str:
+def stage_of(path: str) -> str:
     """Return the path of a unit or a stack up to its stage's name.
 
-    >>> _stage("backbone_1/stage2_unit07/")
+    >>> stage_of("backbone_1/stage2_unit07/")
     'backbone_1/stage2'
     """
     above, slash, name = path.rstrip("/").rpartition("/")
@@ -167,7 +167,7 @@ def renumbered(model: keras.Model, found: Iterable[str], wanted: Iterable[str]) 
     >>> renumbered(model, ["dense_1/kernel", "head/kernel"], ["dense_7/kernel", "head/kernel"])
     {'dense_1/kernel': 'dense_7/kernel', 'head/kernel': 'head/kernel'}
     """
-    units = [layer.loop_unit() for _, layer in _layers(model) if isinstance(layer, UnitStack) and layer.rolled]
+    units = [layer.loop_unit() for _, layer in layers_by_path(model) if isinstance(layer, UnitStack) and layer.rolled]
     kinds = {kind for layer in (model, *units) for kind in Renumbering(layer).kinds.values()}
     return _renumbered(kinds, list(found), list(wanted))
 

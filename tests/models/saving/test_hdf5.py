@@ -9,8 +9,9 @@ import pytest
 from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb, write_weights
 
 from keras_preact import InputError
-from keras_preact.models import cifar_resnet, load_model, weights
-from keras_preact.models.weights import ENDINGS, load_weights
+from keras_preact.models import cifar_resnet, load_model
+from keras_preact.models.saving import weights
+from keras_preact.models.saving.weights import ENDINGS, load_weights
 
 KINDS = {
     "plain": {},

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.models import cifar_resnet
-from keras_preact.models.safetensors import ABOUT, checksum
+from keras_preact.models.saving.safetensors import ABOUT, checksum
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(pat
         file.write_bytes(b"half of it")
         raise SafetensorError("No space left on device")
 
-    monkeypatch.setattr("keras_preact.models.safetensors.save_file", full)
+    monkeypatch.setattr("keras_preact.models.saving.safetensors.save_file", full)
     with pytest.raises(InputError, match="No space left on device"):
         save_safetensors(cifar_resnet(8), path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
