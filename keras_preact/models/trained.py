@@ -10,9 +10,9 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_positive
-from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax
+from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax, layers_inside
 from keras_preact.layers.composite import batch_norms
-from keras_preact.layers.copies import set_weights
+from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.layers.preprocessing import PerPixelMean
 
 
@@ -100,7 +100,7 @@ def resized(network: keras.Model, size: int) -> keras.Model:
 
     Raises:
         InputError: the model is not functional, an input is not an image, a mean differs from pixel to pixel, or a
-            layer or its weights depend on the image size.
+            layer or its weights depend on the image size, such as the resizing of `with_preprocessing`.
 
     Example:
 
@@ -115,9 +115,16 @@ def resized(network: keras.Model, size: int) -> keras.Model:
     for shape in (tuple(tensor.shape) for tensor in network.inputs):
         if len(shape) != 4:
             raise InputError(f"{network.name} has an input of shape {shape}, not an image; pass an image model")
+    if fixed := [part.name for part in layers_inside(network) if isinstance(part, _FIXED_SIZE)]:
+        raise InputError(
+            f"{network.name} itself brings images to one size, in its layer {fixed[0]}; resize the network inside it, "
+            "then add the preprocessing"
+        )
     _set_size(config, size)
+    scope = keras.saving.CustomObjectScope(custom_objects(network))
     try:
-        larger = network.__class__.from_config(config)
+        with scope:
+            larger = network.__class__.from_config(config)
     except ValueError:
         raise InputError(
             f"{network.name} has a layer that depends on the image size, such as patches; crop the images instead"
@@ -134,15 +141,20 @@ def resized(network: keras.Model, size: int) -> keras.Model:
     return require_uint8(larger)
 
 
+_FIXED_SIZE = (keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.RandomCrop)
+"""Layers whose outputs have one size, whatever the size of the images."""
+
+
 def _set_size(config: dict[str, Any], size: int | None) -> None:
-    """Set the height and width of a functional model's inputs; leave those of nested models open."""
+    """Set the height and width of a functional model's images; leave those of nested models open."""
     formats = (layer["config"].get("data_format") for layer in config["layers"])
     sides = (2, 3) if next(filter(None, formats), None) == "channels_first" else (1, 2)
     for layer in config["layers"]:
         layer.pop("build_config", None)  # shapes for the old size
         if layer["class_name"] == "InputLayer":
             shape = layer["config"]["batch_shape"]
-            layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(len(shape)))
+            if len(shape) == 4:  # a nested model may also have vectors as input
+                layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(4))
         elif "layers" in layer["config"]:
             _set_size(layer["config"], None)
 

@@ -7,6 +7,7 @@ from harness import array
 
 from keras_preact import InputError
 from keras_preact.data import PerPixelMean
+from keras_preact.layers import Shortcut
 from keras_preact.models import (
     Classification,
     Patches,
@@ -21,6 +22,7 @@ from keras_preact.models import (
     roll,
     transformer,
     unroll,
+    with_preprocessing,
 )
 from keras_preact.models.trained import require_uint8
 
@@ -197,6 +199,26 @@ def test_adapted_normalization_is_resized_with_the_network():
     nested = keras.Sequential([keras.Input((8, 8, 3)), network])
     for model in (network, nested):
         np.testing.assert_array_equal(array(resized(resized(model, 12), 8)(x)), array(model(x)))
+
+
+def test_a_head_on_vectors_and_unregistered_classes_are_resized():
+    class Same(Shortcut):
+        def call(self, x, residual):
+            return x + residual
+
+    backbone = cifar_resnet(8, shortcut=Same(), include_top=False, input_shape=(8, 8, 3), pooling="avg")
+    head = keras.Sequential([keras.Input((64,)), keras.layers.Dense(2)])
+    inputs = keras.Input((8, 8, 3))
+    network = keras.Model(inputs, head(backbone(inputs)))
+    larger, x = resized(network, 12), np.concatenate(batches(1))
+    assert larger.input_shape == (None, 12, 12, 3)
+    np.testing.assert_array_equal(array(resized(larger, 8)(x)), array(network(x)))
+
+
+def test_a_network_that_resizes_its_images_is_not_resized():
+    network = imagenet_resnet(18, input_shape=(64, 64, 3), classes=3)
+    with pytest.raises(InputError, match="one size, in its layer resize; resize the network inside"):
+        resized(with_preprocessing(network), 96)
 
 
 def test_resized_keeps_the_loss_scale_whatever_the_policy_is_now():
