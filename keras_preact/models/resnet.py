@@ -24,6 +24,7 @@ from keras_preact.layers.preactivation import channel_axis, check_data_format, n
 from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.remat import check_remat
 from keras_preact.layers.stack import UnitStack, default_rolled, units_in
+from keras_preact.layers.unit_names import stage_of
 from keras_preact.layers.units import ResidualUnit, check_zero_init
 from keras_preact.models.options import NetworkOptions
 from keras_preact.models.profiles import Conventions
@@ -361,7 +362,7 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     >>> {name: tuple(output.shape) for name, output in maps.output.items()}
     {'stage1': (None, 32, 32, 16), 'stage2': (None, 16, 16, 32), 'stage3': (None, 8, 8, 64)}
     """
-    last_units = {layer.name.split("_")[0]: layer for layer in model.layers if units_in(layer)}
+    last_units = {stage_of(layer.name): layer for layer in model.layers if units_in(layer)}
     if not last_units:
         inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
         remedy = f"; pass the model inside it, get_layer({inner[0]!r})" if inner else ""

@@ -18,8 +18,8 @@ from keras_preact.keras_private import compile_arguments, layers_inside, nodes_o
 from keras_preact.layers.copies import clone, set_weights
 from keras_preact.layers.functional import same_but_for_weights
 from keras_preact.layers.graph import graph_of
-from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
+from keras_preact.layers.unit_names import stage_of, unit_names
 from keras_preact.models.trained import require_uint8_like
 
 Replacements = Mapping[Any, Callable[..., Any]]
@@ -57,7 +57,7 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
     replacements: dict[Any, Callable[..., Any]] = {}
     taken = names_by_graph(model)
     for graph, row in _rows(model):
-        name = free_name(f"{_stage(row[0])}_stack", [taken[graph]])
+        name = free_name(f"{stage_of(row[0].name)}_stack", [taken[graph]])
         replacements |= dict.fromkeys(row, passthrough)
         replacements[row[0]] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
     if not replacements:
@@ -102,14 +102,11 @@ def units_of_stacks(model: keras.Model) -> dict[UnitStack, list[keras.layers.Lay
     stacks: dict[UnitStack, list[keras.layers.Layer]] = {}
     names_in = names_by_graph(model)
     for graph in names_in:
-        count = Counter[str]()
+        numbered = unit_names((layer.name, layer) for layer in graph.layers)
         for layer in graph.layers:
-            stage, before = _stage(layer), count[_stage(layer)]
-            count[stage] += layer.repeats if isinstance(layer, UnitStack) else units_in(layer)
             if isinstance(layer, UnitStack) and layer not in stacks:
-                word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
                 taken = taken_names(layer, names_in)
-                names = [free_name(f"{stage}_{word}{k:02d}", taken) for k in range(before + 1, count[stage] + 1)]
+                names = [free_name(name, taken) for name in numbered[layer.name]]
                 stacks[layer] = [layer.unit(k, name) for k, name in enumerate(names)]
     return stacks
 
@@ -139,10 +136,6 @@ def _continues(call: LayerCall, after: LayerCall) -> bool:
         and not any(part.changes_shape for unit in units for part in unit.residual_layers().values())
         and same_but_for_weights(*units)
     )
-
-
-def _stage(layer: keras.layers.Layer) -> str:
-    return layer.name.split("_")[0]
 
 
 def names_by_graph(model: keras.Model) -> dict[keras.Model, set[str]]:

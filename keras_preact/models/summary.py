@@ -13,6 +13,7 @@ from keras_preact.errors import InputError
 from keras_preact.layers.graph import Call, calls
 from keras_preact.layers.products import UnknownMultiplyAdds, UnknownSize, call_multiply_adds
 from keras_preact.layers.stack import units_in
+from keras_preact.layers.unit_names import stage_of
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def summarize(model: keras.Model) -> Summary:
     for call in graph:
         is_unit = units_in(call.operation) > 0
         seen_units = seen_units or is_unit
-        name = call.operation.name.split("_")[0] if is_unit else ("head" if seen_units else "stem")
+        name = stage_of(call.operation.name) if is_unit else ("head" if seen_units else "stem")
         groups.setdefault(name, []).append(call)
     counted: set[int] = set()
     rows = [_row(name, group, group[-1].outputs, counted) for name, group in groups.items() if group]

@@ -16,6 +16,7 @@ from keras_preact.errors import InputError, check_positive, shown
 from keras_preact.layers import NORM_PLACEMENTS, SHORTCUTS, ResidualUnit, UnitStack
 from keras_preact.layers.graph import Call, calls, graph_of
 from keras_preact.layers.stack import units_in
+from keras_preact.layers.unit_names import stage_of
 from keras_preact.paper import in_words
 from keras_preact.plots.base import COLOURS
 from keras_preact.plots.boxes import (
@@ -160,7 +161,7 @@ def _network_parts(model: Any) -> list[_Part]:
     for call in measured:
         if units_in(call.operation):
             _check_unit(call, what)
-            stages.setdefault(call.name.split("/")[-1].split("_")[0], []).append(call)
+            stages.setdefault(stage_of(call.name.split("/")[-1]), []).append(call)
     if not stages:
         raise InputError(f"{what} has no residual units; pass a network such as cifar_resnet(20)")
     if unknown := [name for name in stages if not re.fullmatch(r"stage\d+", name)]:

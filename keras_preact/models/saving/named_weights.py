@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 
 from keras_preact.layers.copies import refresh_normalizations
 from keras_preact.layers.functional import Renumbering, argument_variables, named_variables
-from keras_preact.layers.residual import ResidualLayer
-from keras_preact.layers.stack import UnitStack, units_in
+from keras_preact.layers.stack import UnitStack
+from keras_preact.layers.unit_names import unit_names
 from keras_preact.models.saving.hdf5 import Variable, cast_finite, check_equal_variables
 
 _DROP_PATH = re.compile(r"(^|/)drop_path/(rate|0)$")
@@ -122,32 +121,9 @@ def layers_by_path(model: keras.Model, path: str = "") -> Iterator[tuple[str, ke
 
 
 def unit_paths(model: keras.Model) -> dict[str, list[str]]:
-    """Return, for each stack or unit, the paths of its units in the unrolled network.
-
-    Units are numbered by stage, as in the builders and `unroll`.
-    """
-    found: dict[str, list[str]] = {}
-    count = Counter[str]()
-    for path, layer in layers_by_path(model):
-        stage = stage_of(path)
-        before = count[stage]
-        count[stage] += layer.repeats if isinstance(layer, UnitStack) else units_in(layer)
-        if isinstance(layer, UnitStack):
-            word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
-            found[path] = [f"{stage}_{word}{number:02d}/" for number in range(before + 1, count[stage] + 1)]
-        elif units_in(layer):
-            found[path] = [path]
-    return found
-
-
-def stage_of(path: str) -> str:
-    """Return the path of a unit or a stack up to its stage's name.
-
-    >>> stage_of("backbone_1/stage2_unit07/")
-    'backbone_1/stage2'
-    """
-    above, slash, name = path.rstrip("/").rpartition("/")
-    return f"{above}{slash}{name.split('_')[0]}"
+    """Return, for each stack or unit, the paths of its units in the unrolled network."""
+    found = unit_names((path.rstrip("/"), layer) for path, layer in layers_by_path(model))
+    return {f"{path}/": [f"{name}/" for name in names] for path, names in found.items()}
 
 
 def renumbered(model: keras.Model, found: Iterable[str], wanted: Iterable[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from keras_preact.keras_private import direct_layers, layers_inside, own_state, 
 from keras_preact.layers.copies import clone
 from keras_preact.layers.functional import Template, named_variables, variable_arguments
 from keras_preact.layers.stack import UnitStack
+from keras_preact.layers.unit_names import stage_of
 from keras_preact.models.saving.archive import check_weights
 from keras_preact.models.saving.hdf5 import OtherVariables, array_of, check_file, load_state, read_h5
 from keras_preact.models.saving.named_weights import (
@@ -23,7 +24,6 @@ from keras_preact.models.saving.named_weights import (
     assign_checked,
     layers_by_path,
     renumbered,
-    stage_of,
     unit_paths,
 )
 from keras_preact.models.saving.safetensors import load_safetensors
