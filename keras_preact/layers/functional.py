@@ -103,7 +103,8 @@ def build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
         # Trace `call`, as Keras does at the first call. Calling the unit would record it as a node of a model.
         with keras.name_scope(unit.name):
             keras.Operation.compute_output_spec(unit, keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
-    unit.build(input_shape)
+    if not (isinstance(unit, keras.Model) and unit.built):  # a copy of a model with inputs is built, for any batch
+        unit.build(input_shape)
 
 
 def copy_frozen(source: keras.layers.Layer, unit: keras.layers.Layer) -> None:

@@ -15,6 +15,8 @@ OF_IMAGES = {
     "BatchNorm": [{}, {"axis": 1}, {"fused": False}, {"center": False, "scale": False}],
     "PreActivation": [{}, {"activation": "gelu"}],
     "DropPath": [{"rate": 0.5}],
+    "PerPixelMean": [{}],
+    "PadCropFlip": [{"padding": 2}, {"data_format": "channels_first"}],
     "Projection": [{"filters": 32, "strides": 2, "normalize": "batch", "use_bias": True}],
     "OptionA": [{"filters": 32, "strides": 2}],
     "PreActBasicBlock": [{"filters": 16}, {"filters": 32, "strides": 2}],

@@ -217,6 +217,13 @@ class TestState:
         nonzero = np.mean(array(stack(np.ones_like(images), training=True)) != 0)
         assert abs(nonzero - 0.25) < 0.03
 
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_model_with_inputs_is_a_unit_for_any_batch(self, rolled):
+        unit = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)])
+        x = np.ones((2, 4), "float32")
+        stack = UnitStack(unit, 2, rolled=rolled)
+        assert stack(x).shape == (2, 4) and stack(x[:1]).shape == (1, 4)
+
     def test_each_unit_draws_its_own_dropout_if_the_first_training_step_builds_it(self, images):
         model = keras.Sequential([UnitStack(ResidualUnit(16, shortcut="dropout(seed=7)"), 3, rolled=False)])
         model.compile("sgd", "mse")

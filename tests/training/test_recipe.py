@@ -119,6 +119,13 @@ def test_the_size_of_the_images_grows_after_whole_epochs_to_full_size():
     assert {Recipe("mine", 10).image_scale(epoch, 10) for epoch in range(10)} == {1}
 
 
+@pytest.fixture
+def kinds(monkeypatch):
+    """The table of the subclasses, which is set back after the test."""
+    monkeypatch.setattr("keras_preact.training.recipe.KINDS", dict(KINDS))
+
+
+@pytest.mark.usefixtures("kinds")
 def test_a_recipe_scales_images_if_its_class_says_how():
     class Growing(Recipe):
         def image_scale(self, epoch, epochs):
@@ -313,12 +320,6 @@ def test_a_cosine_with_the_papers_warm_up_holds_its_rate_then_falls_to_zero():
 
 
 # ---- subclasses, and what a newer version wrote --------------------------------------------------------------------
-
-
-@pytest.fixture
-def kinds(monkeypatch):
-    """The table of the subclasses, which is set back after the test."""
-    monkeypatch.setattr("keras_preact.training.recipe.KINDS", dict(KINDS))
 
 
 @pytest.mark.usefixtures("kinds")
