@@ -50,7 +50,11 @@ def test_inputs_and_heads(build, inputs, head, x, shape, rolled, tmp_path):
     assert y.shape == shape
     assert np.isfinite(y).all()
     model.save(tmp_path / "model.keras")
-    np.testing.assert_array_equal(array(keras.models.load_model(tmp_path / "model.keras")(x)), y)
+    again = keras.models.load_model(tmp_path / "model.keras")
+    for mine, saved in zip(again.weights, model.weights, strict=True):
+        np.testing.assert_array_equal(array(mine), array(saved))
+    rounding = 1e-5 if keras.backend.backend() == "jax" else 0  # XLA may fuse the loop of another model otherwise
+    np.testing.assert_allclose(array(again(x)), y, rtol=rounding, atol=rounding)
 
 
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
