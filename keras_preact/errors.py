@@ -271,6 +271,15 @@ def _check_integer(what: str, value: int, low: int) -> int:
     return int(value)
 
 
+def check_model_name(name: object) -> None:
+    """Raise InputError unless Keras accepts the name of a model; `None` stands for the default.
+
+    >>> check_model_name("encoder")
+    """
+    if name is not None and (not isinstance(name, str) or "/" in name):
+        raise InputError(f"name is {name!r}; pass a string without /")
+
+
 def check_flag(what: str, value: bool) -> bool:
     """Return `value` if it is `True` or `False`.
 

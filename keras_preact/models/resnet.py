@@ -13,7 +13,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice, check_flag, check_positive, check_rate
+from keras_preact.errors import InputError, check_choice, check_flag, check_model_name, check_positive, check_rate
 from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
 from keras_preact.layers.convolutions import (
     WeightLayer,
@@ -108,6 +108,7 @@ class Network:
             **unit: the arguments of every unit that `options` lack: `block`, `placement` (a `Placement`) and
                 `shortcut`.
         """
+        check_model_name(options.name)
         name = options.name or f"resnet{depth}_{unit['placement'].name}"
         return cls(name, stem, tuple(stages), conventions, {**unit, **options.of_units(conventions)}, rolled)
 

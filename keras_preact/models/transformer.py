@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import InputError, check_flag, check_positive, check_rate
+from keras_preact.errors import InputError, check_flag, check_model_name, check_positive, check_rate
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
@@ -339,6 +339,7 @@ def transformer(
     placement = get_placement(placement, NORM_PLACEMENTS)
     if input_tensor is not None:
         check_input_tensor(input_tensor)
+    check_model_name(name)
     start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(start, check_positive("dim", dim), dtype))
     if check_rate("dropout", dropout):

@@ -257,6 +257,8 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
     ("options", "message"),
     [
         ({"classes": 0}, "classes is 0"),
+        ({"name": "a/b"}, "name is 'a/b'; pass a string without /"),
+        ({"name": 3}, "name is 3; pass a string"),
         ({"input_shape": (32, 32)}, "pass \\(height, width, channels\\)"),
         ({"input_shape": (3, 32, 32)}, "looks like the other data format"),
         ({"input_shape": (4, 4, 3)}, "at least 8 pixels"),

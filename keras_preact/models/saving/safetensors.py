@@ -35,8 +35,8 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         dtype: `"float32"` (default) or `"float16"`, which halves the size.
 
     Raises:
-        InputError: an unknown dtype, a weight that is not finite in the dtype, or a file that cannot be written. An
-            existing file is unchanged.
+        InputError: the model is not built, an unknown dtype, a weight that is not finite in the dtype, or a file that
+            cannot be written. An existing file is unchanged.
 
     Example:
 
@@ -46,6 +46,8 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     >>> save_safetensors(cifar_resnet(8), path)
     >>> load_safetensors(cifar_resnet(8), path)
     """
+    if not model.built:
+        raise InputError(f"{model.name} has no weights yet; call it on a batch, then save it")
     tensors = as_arrays(model, dtype)
     path = Path(path)
     partial = path.with_name(path.name + ".partial")

@@ -218,3 +218,9 @@ def test_a_name_of_a_megabyte_is_not_shown(path):
     with pytest.raises(InputError, match="has 1 variable that") as error:
         load_safetensors(cifar_resnet(8), path)
     assert len(str(error.value)) < 1000
+
+
+def test_a_model_without_weights_yet_is_refused(tmp_path):
+    with pytest.raises(InputError, match="has no weights yet; call it on a batch, then save it"):
+        save_safetensors(keras.Sequential([keras.layers.Dense(3)]), tmp_path / "file.safetensors")
+    assert not any(tmp_path.iterdir())
