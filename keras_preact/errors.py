@@ -272,7 +272,7 @@ def _check_integer(what: str, value: int, low: int) -> int:
 
 
 def check_model_name(name: object) -> None:
-    """Raise InputError unless Keras accepts the name of a model; `None` stands for the default.
+    """Raise InputError unless Keras accepts the name of a model; `None` is the default.
 
     >>> check_model_name("encoder")
     """
