@@ -81,8 +81,8 @@ def keras_initializer(initializer: Any) -> Any:
 class Conv2D(keras.layers.Conv2D):
     """`keras.layers.Conv2D` with the backend's own operation where it is faster.
 
-    On PyTorch it avoids Keras's copies of the images and a oneDNN bug. With JAX on CPUs, its gradients
-    let loops use XLA's fast convolutions; see `native.py`.
+    On PyTorch it avoids Keras's copies of the images and a oneDNN bug. With JAX on CPUs, its gradients let
+    loops use XLA's fast convolutions; see `native.py`.
 
     Arguments, weights and outputs are those of `keras.layers.Conv2D`.
 

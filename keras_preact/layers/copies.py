@@ -1,4 +1,4 @@
-"""Copies of Keras objects from their configurations, even if their classes are not registered with Keras; weights."""
+"""Copies of Keras objects from their configurations, also of classes that are not registered, and of weights."""
 
 from __future__ import annotations
 
