@@ -12,11 +12,11 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.layers.functional import named_variables, variable_arguments
 from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.layers.units import ResidualUnit
+from keras_preact.layers.variables import named_variables, variable_arguments
 from keras_preact.models.imagenet import STRIDE_UNITS
 from keras_preact.models.saving.hdf5 import cast_finite
 

@@ -10,7 +10,9 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import layers_inside, no_shared_objects
+from keras_preact.keras_private import direct_layers, layers_inside, no_shared_objects
+from keras_preact.layers.composite import frozen_parts, set_frozen
+from keras_preact.layers.variables import Renumbering, named_variables, variable_arguments
 
 
 def clone(thing: Any, **changes: Any) -> Any:
@@ -139,3 +141,39 @@ def _is_same(part: Any, other: Any) -> bool:
     values = [[cell.cell_contents for cell in function.__closure__ or ()] for function in (part, other)]
     same = all(a is b or (type(a) in (int, float, str, bool) and a == b) for a, b in zip(*values, strict=False))
     return part.__code__ == other.__code__ and part.__defaults__ == other.__defaults__ and same
+
+
+def copy_frozen(source: keras.layers.Layer, unit: keras.layers.Layer) -> None:
+    """Freeze a built unit, or layers inside it, as in another that may have drop path where this one has none."""
+    if unit.trainable != source.trainable:
+        unit.trainable = source.trainable
+    frozen = {path for path, part in _inner_layers(source).items() if not part.trainable}
+    parts = {id(part) for path, part in _inner_layers(unit).items() if path in frozen}
+    set_frozen(unit, [index for index, part in enumerate(layers_inside(unit)) if id(part) in parts])
+
+
+def _inner_layers(unit: keras.layers.Layer) -> dict[str, keras.layers.Layer]:
+    """Return the layers inside a unit by their paths, with Keras's default names as in `named_variables`."""
+    found: dict[str, keras.layers.Layer] = {}
+    renumbered = Renumbering(unit)
+
+    def add(layer: keras.layers.Layer, above: str) -> None:
+        for part in direct_layers(layer):
+            path = renumbered(f"{above}{part.name}/")
+            while path in found:
+                path += "_"
+            found[path] = part
+            add(part, f"{above}{part.name}/")
+
+    add(unit, "")
+    return found
+
+
+def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) -> bool:
+    """Return whether two built layers compute and train the same function, apart from their variables' values."""
+    free = {"name", *variable_arguments(unit)}
+    configs = [{k: v for k, v in without_names(layer.get_config()).items() if k not in free} for layer in (unit, other)]
+    shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
+    frozen = [frozen_parts(layer) for layer in (unit, other)]
+    is_alike = type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))
+    return is_alike and same_custom_objects(unit, other)

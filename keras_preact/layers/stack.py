@@ -16,27 +16,15 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_positive
-from keras_preact.keras_private import attach_mask, direct_layers, layers_inside, mask_of, without_autocast
-from keras_preact.layers.composite import CompositeLayer, frozen_parts
-from keras_preact.layers.copies import clone, refresh_normalizations
-from keras_preact.layers.functional import (
-    PerUnit,
-    PureUnits,
-    Template,
-    assigned_in_call,
-    build_unit,
-    call_unit,
-    check_vary,
-    copy_frozen,
-    named_variables,
-    regularizer_per_unit,
-    same_but_for_weights,
-    separate_seeds,
-    variable_arguments,
-)
+from keras_preact.keras_private import mask_of
+from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.copies import clone, copy_frozen, refresh_normalizations, same_but_for_weights
+from keras_preact.layers.functional import Masks, build_unit, call_unit
 from keras_preact.layers.products import layer_multiply_adds
-from keras_preact.layers.remat import check_remat, rematerialized
-from keras_preact.layers.scan import run_units
+from keras_preact.layers.remat import check_remat
+from keras_preact.layers.rolled import RolledUnits
+from keras_preact.layers.unrolled import UnrolledUnits
+from keras_preact.layers.variables import named_variables, variable_arguments
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -114,9 +102,10 @@ class UnitStack(CompositeLayer):
         self.vary = {name: list(values) for name, values in (vary or {}).items()}
         check_vary(template, self.vary, self.repeats, self.rolled)
         if not self.rolled:
-            self.units = [self._make_unit(k, f"unit{k + 1:02d}") for k in range(repeats)]
+            self.units = [self.make_unit(k, f"unit{k + 1:02d}") for k in range(repeats)]
+        self._form: RolledUnits | UnrolledUnits = RolledUnits(self) if self.rolled else UnrolledUnits(self)
 
-    def _make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
+    def make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
         """Return unit k, or the template of all units if k is `None`."""
         varied = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
         # Serialized, because Keras's default get_config fails if a layer receives the policy object.
@@ -129,12 +118,7 @@ class UnitStack(CompositeLayer):
     # ---- weights ----------------------------------------------------------------------------------------------
 
     def build(self, input_shape: Any) -> None:
-        if self.rolled:
-            self._build_stacked(input_shape)
-        else:
-            for unit in self.units:
-                build_unit(unit, input_shape)
-            separate_seeds(self.units)
+        self._form.build(input_shape)
         unit = self.own_unit(0)
         # Not `compute_output_shape`, which a layer need not define.
         output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
@@ -145,77 +129,16 @@ class UnitStack(CompositeLayer):
             )
         super().build(input_shape)
 
-    def _build_stacked(self, input_shape: Any) -> None:
-        self._template = template = Template(partial(self._make_unit, None, self.name), input_shape, self.compute_dtype)
-        # Keras finds the unit here, for example to freeze it. As an attribute it would also be saved to files, although
-        # its variables are never used.
-        direct_layers(self).append(template.unit)
-        for part in layers_inside(self):
-            if type(part).quantize is not keras.layers.Layer.quantize:
-                part.quantize = self._refuse_to_quantize
-            if hasattr(part, "enable_lora"):
-                part.enable_lora = self._refuse_lora
-        places = variable_arguments(template.unit)
-        for argument in self.vary:
-            if missing := [name for name in places[argument] if name not in template.names]:
-                raise InputError(
-                    f"with {argument}={template.unit.get_config()[argument]!r} the unit has no variable {missing[0]} "
-                    f"to vary; set the unit's {argument} above 0, or use rolled=False"
-                )
-        varied = {name: values for argument, values in self.vary.items() for name in places[argument]}
-        self.stacked: list[keras.Variable] = []
-        for index, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
-            initializer = template.stacked_initializer(index, self.repeats, varied.get(name))
-            self.stacked.append(
-                self.add_weight(
-                    shape=(self.repeats, *variable.shape),
-                    initializer=initializer,
-                    dtype=variable.dtype,
-                    trainable=index not in template.state,
-                    aggregation=variable.aggregation,
-                    autocast=False,  # `call` casts, as the template would
-                    regularizer=regularizer_per_unit(variable.regularizer),
-                    constraint=PerUnit(variable.constraint) if variable.constraint else None,
-                    name=name.replace("/", "_"),
-                )
-            )
-        if template.is_assigned_in_build:
-            self._initialize_unit_by_unit(input_shape)
-
-    def _initialize_unit_by_unit(self, input_shape: Any) -> None:
-        units = [self._make_unit(k, self.name) for k in range(self.repeats)]
-        for unit in units:
-            build_unit(unit, input_shape)
-        columns = [named_variables(unit) for unit in units]
-        for name, stacked in zip(self._template.names, self.stacked, strict=True):
-            if not name.endswith("seed_generator_state"):  # already different in each unit
-                stacked.assign(ops.stack([column[name].value for column in columns]))
-
     def _checkpointed(self) -> list[Any]:
-        return self.stacked if self.rolled else super()._checkpointed()
+        return self._form.stacked if isinstance(self._form, RolledUnits) else super()._checkpointed()
 
     @property
     def variables(self) -> list[keras.Variable]:
-        return self.weights if self.rolled and self.built else super().variables
+        return self._form.weights if isinstance(self._form, RolledUnits) and self.built else super().variables
 
     @property
     def weights(self) -> list[keras.Variable]:
-        if not (self.rolled and self.built):
-            return super().weights
-        for stacked, variable in zip(self.stacked, self._template.variables, strict=True):
-            stacked.trainable = variable.trainable  # `False` if its layer in the loop is frozen
-        return list(self.stacked)
-
-    def _refuse_to_quantize(self, *args: Any, **kwargs: Any) -> None:
-        # Keras quantizes layer by layer, so the layers before this one are already quantized.
-        raise InputError(
-            f"{self.name} runs one unit in a loop, which Keras cannot quantize; build or load the network again, and "
-            "unroll it before you quantize it"
-        )
-
-    def _refuse_lora(self, *args: Any, **kwargs: Any) -> None:
-        # Keras would freeze the kernels of all units and train an adapter that no unit uses.
-        raise InputError(f"{self.name} runs one unit in a loop, which cannot have adapters (LoRA); unroll it first")
+        return self._form.weights if isinstance(self._form, RolledUnits) and self.built else super().weights
 
     def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
         """Return unit k's variables by name, each with the unit's index if it is a stacked variable, else `None`.
@@ -223,10 +146,7 @@ class UnitStack(CompositeLayer):
         Raises:
             InputError: there is no unit k, or the stack is not built.
         """
-        k = self._check_index(k)
-        if self.rolled:
-            return {name: (variable, k) for name, variable in zip(self._template.names, self.stacked, strict=True)}
-        return {name: (variable, None) for name, variable in named_variables(self.units[k]).items()}
+        return self._form.unit_variables(self._check_index(k))
 
     def unit_weights(self, k: int) -> dict[str, Any]:
         """Return the values of unit k's variables, k from 0, by name: `{"conv1/kernel": tensor, …}`.
@@ -262,7 +182,7 @@ class UnitStack(CompositeLayer):
             InputError: there is no unit k, or the stack is not built.
         """
         k = self._check_index(k)
-        unit = self._make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
+        unit = self.make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
         build_unit(unit, self.get_build_config()["input_shape"])
         weights = self.unit_weights(k)
         for variable_name, variable in named_variables(unit).items():
@@ -296,15 +216,9 @@ class UnitStack(CompositeLayer):
         stack = cls(first, len(units), vary=vary, **options)
         # A functional model stores no build shape.
         stack.build(first.get_build_config()["input_shape"] or first.input_shape)
-        for unit in [stack.loop_unit()] if stack.rolled else stack.units:
+        for unit in stack._form.layers:
             copy_frozen(first, unit)
-        columns = [named_variables(unit) for unit in units]
-        if not stack.rolled:
-            for k, column in enumerate(columns):
-                stack.set_unit_weights(k, {name: variable.value for name, variable in column.items()})
-            return stack
-        for name, variable in zip(stack._template.names, stack.stacked, strict=True):
-            variable.assign(np.stack([ops.convert_to_numpy(column[name]) for column in columns]))
+        stack._form.assign([named_variables(unit) for unit in units])
         return stack
 
     def _check_index(self, k: int) -> int:
@@ -317,31 +231,9 @@ class UnitStack(CompositeLayer):
     # ---- calls ------------------------------------------------------------------------------------------------
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
-        if not self.rolled:
-            return self._call_unrolled(x, training, mask)
-        template = self._template
-        # The first unit sees the mask attached to x; later units see the mask that their predecessor attaches.
-        passed_on, attached = self._passed_on(mask), mask_of(x)
-        x = self._in_compute_dtype(x)
-        state = template.assigned(x, training)
-        updated = [template.variables[i] for i in state]
-        pure = partial(PureUnits, [template.unit], template.variables, updated, training, mask)
-        # One cast of all units' weights instead of one in each unit.
-        values = [
-            ops.cast(variable, self.compute_dtype) if autocast else variable.value
-            for variable, autocast in zip(self.stacked, template.autocast, strict=True)
-        ]
-        specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
-        step = pure(passed_on)
-        is_alike = passed_on is None or attached is mask or (attached is not None and not self._has_two_masks)
-        first = None if is_alike else pure(attached)
-        remat = self.remat if training else "none"
-        x, updates, loss = run_units(step, x, values, self.repeats, specs, remat, first)
-        for i, update in zip(state, updates, strict=True):
-            self.stacked[i].assign(update)
-        if step.has_losses or (first is not None and first.has_losses):
-            self.add_loss(loss)
-        return x
+        attached, later = mask_of(x), mask if self.own_unit(0).supports_masking else None
+        differ = later is not None and attached is not mask and (attached is None or self._has_two_masks)
+        return self._form.call(self._in_compute_dtype(x), training, Masks(mask, attached, later, differ))
 
     def _in_compute_dtype(self, x: Any) -> Any:
         """Return x in the compute dtype. Keras casts inputs of `__call__`, but not of `stateless_call` on JAX."""
@@ -352,60 +244,18 @@ class UnitStack(CompositeLayer):
         """Return the one unit that a built, rolled stack runs in its loop.
 
         Freezing a layer in it freezes that layer in all units. The values of its own variables are never used.
+
+        Raises:
+            InputError: the stack is unrolled, so that each unit is a layer of `units`; or it is not built.
         """
-        return self._template.unit
+        if not self.rolled:
+            raise InputError(f"{self.name} is unrolled and has no loop; its units are the layers in `units`")
+        self._check_index(0)
+        return self._form.own_unit(0)
 
     def own_unit(self, k: int) -> keras.layers.Layer:
         """Return unit k of a built stack: a layer of `units` or, if rolled, the one that runs in the loop."""
-        return self.loop_unit() if self.rolled else self.units[k]
-
-    def _passed_on(self, mask: Any) -> Any:
-        """Return the mask that a unit attaches to its output, which the next unit finds on its input."""
-        return mask if self.own_unit(0).supports_masking else None
-
-    def _call_unrolled(self, x: Any, training: bool | None, mask: Any) -> Any:
-        attached, x = mask_of(x), self._in_compute_dtype(x)
-        if attached is not None and mask_of(x) is None:
-            attach_mask(x, attached)
-        length = {"none": 0, "unit": 1, "segment": math.isqrt(self.repeats)}[self.remat]
-        if not (length and training):
-            for unit in self.units:
-                x = call_unit(unit, x, training, mask)
-            return x
-        assigned = self._assigned(x, training)
-        for start in range(0, self.repeats, length):
-            part = slice(start, start + length)
-            x = self._call_rematerialized(
-                self.units[part], [v for unit in assigned[part] for v in unit], x, training, mask
-            )
-        return x
-
-    def _assigned(self, x: Any, training: bool | None) -> list[list[keras.Variable]]:
-        """Return the variables that a call assigns, for each unit; units of one kind assign the same."""
-        indices: dict[Any, list[int]] = {}
-        found = []
-        for unit in self.units:
-            # A frozen norm assigns nothing. A unit without drop path has fewer variables.
-            kind = (unit.trainable, *frozen_parts(unit), *((v.name, tuple(v.shape)) for v in unit.variables))
-            if kind not in indices:
-                indices[kind] = assigned_in_call(unit, unit.variables, x, training)
-            found.append([unit.variables[i] for i in indices[kind]])
-        return found
-
-    def _call_rematerialized(
-        self, units: Sequence[keras.layers.Layer], state: Sequence[Any], x: Any, training: bool | None, mask: Any
-    ) -> Any:
-        variables = [variable for unit in units for variable in unit.variables]
-        attached = mask_of(x) if units[0] is self.units[0] else self._passed_on(mask)
-        step = PureUnits(units, variables, state, training, mask, attached)
-        with without_autocast():  # the layers cast
-            values = [variable.value for variable in variables]
-        x, updates, loss = rematerialized(step)(x, values)
-        for variable, update in zip(state, updates, strict=True):
-            variable.assign(update)
-        if step.has_losses:
-            self.add_loss(loss)
-        return x
+        return self._form.own_unit(k)
 
     def activations(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         """Return x_0 = x, x_1, …, x_n, the input and the output of every unit, stacked: (n + 1, batch, …).
@@ -444,6 +294,30 @@ class UnitStack(CompositeLayer):
             "remat": self.remat,
             "vary": self.vary,
         }
+
+
+def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repeats: int, rolled: bool) -> None:
+    """Check the arguments that differ between the units of a stack.
+
+    Raises:
+        InputError: there is no such argument, not one value per unit, or a value that the unit refuses; or a rolled
+            stack cannot vary the argument.
+    """
+    for name, values in vary.items():
+        if len(values) != repeats:
+            raise InputError(f"vary has {len(values)} values of {name} for {repeats} units; use one per unit")
+        if name not in unit.get_config():
+            raise InputError(f"vary names {name}, which is not an argument of {type(unit).__name__}; leave it out")
+        if rolled and name not in variable_arguments(unit):
+            known = ", ".join(variable_arguments(unit)) or "none"
+            raise InputError(
+                f"{name} cannot differ between the units of a rolled stack; use rolled=False "
+                f"(arguments that can differ: {known})"
+            )
+        if rolled:
+            are_numbers = all(isinstance(value, (int, float)) and math.isfinite(value) for value in values)
+            for value in (min(values), max(values)) if are_numbers else values:
+                clone(unit, **{name: value})  # refuses it, as an unrolled unit would
 
 
 def default_rolled(repeats: int) -> bool:

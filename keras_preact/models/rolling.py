@@ -15,8 +15,7 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.keras_private import compile_arguments, layers_inside, nodes_of, run_through, seed_generators
-from keras_preact.layers.copies import clone, set_weights
-from keras_preact.layers.functional import same_but_for_weights
+from keras_preact.layers.copies import clone, same_but_for_weights, set_weights
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.layers.unit_names import stage_of, unit_names

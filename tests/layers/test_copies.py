@@ -7,8 +7,7 @@ from harness import array
 
 from keras_preact import InputError
 from keras_preact.layers import EncoderBlock, ResidualUnit, Shortcut, UnitStack
-from keras_preact.layers.copies import clone, without_names
-from keras_preact.layers.functional import same_but_for_weights
+from keras_preact.layers.copies import clone, same_but_for_weights, without_names
 
 
 class HalfAndHalf(Shortcut):

@@ -11,7 +11,7 @@ from harness import all_weights, array, assert_equal_stacks, check_layer, train_
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, EncoderBlock, ResidualUnit, UnitStack, freeze_batch_norms
 from keras_preact.layers.composite import batch_norms
-from keras_preact.layers.functional import named_variables
+from keras_preact.layers.variables import named_variables
 from keras_preact.models import unroll
 
 N = 5
@@ -83,7 +83,7 @@ class OwnNorm(keras.layers.BatchNormalization):
 
 def disturb(stack):
     rng = np.random.default_rng(3)
-    for variable in stack.stacked:
+    for variable in stack.weights:
         if "float" in variable.dtype:
             value = np.asarray(keras.ops.convert_to_numpy(variable), "float64")
             variable.assign(value + rng.uniform(0.01, 0.1, value.shape))
@@ -523,7 +523,7 @@ class TestCustomUnits:
         model, x = Subclassed(), np.ones((4, 6, 6, 4), "float32")
         model.compile("sgd", "mse", jit_compile=False)
         model.fit(x, x, verbose=0)
-        seeds = [v for v in model.stack.stacked if "seed" in v.name]
+        seeds = [v for v in model.stack.weights if "seed" in v.name]
         assert len(np.unique(array(seeds[0])[:, 0])) == N
 
 
@@ -853,6 +853,14 @@ class TestErrors:
             stack.set_unit_weights(0, {"conv1/kernl": np.zeros(1)})
         with pytest.raises(InputError, match=r"norm1/gamma has shape .*; use shape"):
             stack.set_unit_weights(0, {"norm1/gamma": np.zeros(3)})
+
+    def test_loop_unit(self):
+        unrolled, rolled = (UnitStack(ResidualUnit(16), 2, rolled=rolled) for rolled in (False, True))
+        unrolled.build((1, 8, 8, 16))
+        with pytest.raises(InputError, match="unrolled and has no loop; its units are the layers in `units`"):
+            unrolled.loop_unit()
+        with pytest.raises(InputError, match="no weights yet"):
+            rolled.loop_unit()
 
     def test_units_that_differ(self, images):
         units = [ResidualUnit(16), ResidualUnit(16, epsilon=1e-3)]

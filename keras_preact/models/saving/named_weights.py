@@ -12,9 +12,9 @@ import keras
 import numpy as np
 
 from keras_preact.layers.copies import refresh_normalizations
-from keras_preact.layers.functional import Renumbering, argument_variables, named_variables
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.unit_names import unit_names
+from keras_preact.layers.variables import Renumbering, argument_variables, named_variables
 from keras_preact.models.saving.hdf5 import Variable, cast_finite, check_equal_variables
 
 _DROP_PATH = re.compile(r"(^|/)drop_path/(rate|0)$")

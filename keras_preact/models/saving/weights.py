@@ -14,9 +14,10 @@ import numpy as np
 from keras_preact.errors import InputError, first_line
 from keras_preact.keras_private import direct_layers, layers_inside, own_state, own_trainable
 from keras_preact.layers.copies import clone
-from keras_preact.layers.functional import Template, named_variables, variable_arguments
 from keras_preact.layers.stack import UnitStack
+from keras_preact.layers.template import Template
 from keras_preact.layers.unit_names import stage_of
+from keras_preact.layers.variables import named_variables, variable_arguments
 from keras_preact.models.saving.archive import check_weights
 from keras_preact.models.saving.hdf5 import OtherVariables, array_of, check_file, load_state, read_h5
 from keras_preact.models.saving.named_weights import (

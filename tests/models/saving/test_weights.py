@@ -14,7 +14,7 @@ from harness import array, disturb, write_weights
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.layers import ConvShortcut, UnitStack
-from keras_preact.layers.functional import named_variables
+from keras_preact.layers.variables import named_variables
 from keras_preact.models import (
     Classification,
     Series,

@@ -1,0 +1,170 @@
+"""The units of a rolled stack: one unit in a loop over stacked weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_preact.errors import InputError
+from keras_preact.keras_private import direct_layers, layers_inside
+from keras_preact.layers.functional import Masks, PureUnits, build_unit
+from keras_preact.layers.scan import run_units
+from keras_preact.layers.template import Template
+from keras_preact.layers.variables import named_variables, variable_arguments
+
+if TYPE_CHECKING:
+    from keras_preact.layers.stack import UnitStack
+
+
+class RolledUnits:
+    """n units whose variables are stacked along a new first axis; one unit, the template, runs in a loop over them.
+
+    No Keras object: the stacked variables are weights of the stack.
+    """
+
+    def __init__(self, stack: UnitStack) -> None:
+        self.stack = stack
+        self.stacked: list[keras.Variable] = []
+        """The stacked variables, in the order of `template.names`."""
+        self.template: Template
+
+    # ---- variables --------------------------------------------------------------------------------------------
+
+    def build(self, input_shape: Any) -> None:
+        stack = self.stack
+        make_unit = partial(stack.make_unit, None, stack.name)
+        self.template = template = Template(make_unit, input_shape, stack.compute_dtype)
+        self._show_to_keras(template.unit)
+        varied = self._varied()
+        self.stacked = []
+        for index, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
+            self.stacked.append(
+                stack.add_weight(
+                    shape=(stack.repeats, *variable.shape),
+                    initializer=template.stacked_initializer(index, stack.repeats, varied.get(name)),
+                    dtype=variable.dtype,
+                    trainable=index not in template.state,
+                    aggregation=variable.aggregation,
+                    autocast=False,  # `call` casts, as the template would
+                    regularizer=regularizer_per_unit(variable.regularizer),
+                    constraint=PerUnit(variable.constraint) if variable.constraint else None,
+                    name=name.replace("/", "_"),
+                )
+            )
+        if template.is_assigned_in_build:
+            self._initialize_unit_by_unit(input_shape)
+
+    def _show_to_keras(self, unit: keras.layers.Layer) -> None:
+        # Keras finds the unit here, for example to freeze it. As an attribute it would also be saved to files, although
+        # its variables are never used.
+        direct_layers(self.stack).append(unit)
+        for part in layers_inside(self.stack):
+            if type(part).quantize is not keras.layers.Layer.quantize:
+                part.quantize = self._refuse_to_quantize
+            if hasattr(part, "enable_lora"):
+                part.enable_lora = self._refuse_lora
+
+    def _varied(self) -> dict[str, Sequence[Any]]:
+        """Return the values of the variables that hold arguments which differ between the units, by variable."""
+        unit, places = self.template.unit, variable_arguments(self.template.unit)
+        for argument in self.stack.vary:
+            if missing := [name for name in places[argument] if name not in self.template.names]:
+                raise InputError(
+                    f"with {argument}={unit.get_config()[argument]!r} the unit has no variable {missing[0]} to vary; "
+                    f"set the unit's {argument} above 0, or use rolled=False"
+                )
+        return {name: values for argument, values in self.stack.vary.items() for name in places[argument]}
+
+    def _initialize_unit_by_unit(self, input_shape: Any) -> None:
+        units = [self.stack.make_unit(k, self.stack.name) for k in range(self.stack.repeats)]
+        for unit in units:
+            build_unit(unit, input_shape)
+        columns = [named_variables(unit) for unit in units]
+        for name, stacked in zip(self.template.names, self.stacked, strict=True):
+            if not name.endswith("seed_generator_state"):  # already different in each unit
+                stacked.assign(ops.stack([column[name].value for column in columns]))
+
+    def _refuse_to_quantize(self, *args: Any, **kwargs: Any) -> None:
+        # Keras quantizes layer by layer, so the layers before this one are already quantized.
+        raise InputError(
+            f"{self.stack.name} runs one unit in a loop, which Keras cannot quantize; build or load the network again, "
+            "and unroll it before you quantize it"
+        )
+
+    def _refuse_lora(self, *args: Any, **kwargs: Any) -> None:
+        # Keras would freeze the kernels of all units and train an adapter that no unit uses.
+        raise InputError(
+            f"{self.stack.name} runs one unit in a loop, which cannot have adapters (LoRA); unroll it first"
+        )
+
+    @property
+    def weights(self) -> list[keras.Variable]:
+        """The stacked variables. One is trainable unless its layer in the loop is frozen."""
+        for stacked, variable in zip(self.stacked, self.template.variables, strict=True):
+            stacked.trainable = variable.trainable
+        return list(self.stacked)
+
+    @property
+    def layers(self) -> list[keras.layers.Layer]:
+        """The layers that represent the units: one for all of them."""
+        return [self.template.unit]
+
+    def own_unit(self, k: int) -> keras.layers.Layer:
+        return self.template.unit
+
+    def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
+        return {name: (variable, k) for name, variable in zip(self.template.names, self.stacked, strict=True)}
+
+    def assign(self, units: Sequence[Mapping[str, keras.Variable]]) -> None:
+        """Set the variables of all units, given by name."""
+        for name, variable in zip(self.template.names, self.stacked, strict=True):
+            variable.assign(np.stack([ops.convert_to_numpy(unit[name]) for unit in units]))
+
+    # ---- calls ------------------------------------------------------------------------------------------------
+
+    def call(self, x: Any, training: bool | None, masks: Masks) -> Any:
+        stack, template = self.stack, self.template
+        state = template.assigned(x, training)
+        updated = [template.variables[i] for i in state]
+        pure = partial(PureUnits, [template.unit], template.variables, updated, training, masks.argument)
+        # One cast of all units' weights instead of one in each unit.
+        values = [
+            ops.cast(variable, stack.compute_dtype) if autocast else variable.value
+            for variable, autocast in zip(self.stacked, template.autocast, strict=True)
+        ]
+        specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
+        step = pure(masks.later)
+        first = pure(masks.first) if masks.differ else None
+        remat = stack.remat if training else "none"
+        x, updates, loss = run_units(step, x, values, stack.repeats, specs, remat, first)
+        for i, update in zip(state, updates, strict=True):
+            self.stacked[i].assign(update)
+        if step.has_losses or (first is not None and first.has_losses):
+            stack.add_loss(loss)
+        return x
+
+
+def regularizer_per_unit(regularizer: Any) -> Any:
+    """Return the sum of a regularizer over the units' slices of a stacked variable."""
+    if regularizer is None or type(regularizer) in _SUMS:
+        return regularizer
+    return lambda value: sum(regularizer(value[k]) for k in range(value.shape[0]))
+
+
+_SUMS = (keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+"""Regularizers that are sums over all elements, so that a stack needs no loop over its units."""
+
+
+class PerUnit(keras.constraints.Constraint):
+    """A constraint that applies to each unit's slice of a stacked variable."""
+
+    def __init__(self, constraint: Any) -> None:
+        self.constraint = constraint
+
+    def __call__(self, value: Any) -> Any:
+        return ops.stack([self.constraint(value[k]) for k in range(value.shape[0])])
