@@ -303,7 +303,7 @@ def _falls_in_confirmation(confirmation: RunsByCell, order: str, expected: bool)
 
 
 def _rates_as_text(best: Mapping[int, float], setting: str) -> str:
-    text = "; ".join(f"{depth} layers {rate:g}" for depth, rate in best.items())
+    text = "; ".join(f"{rate:g} at {depth} layers" for depth, rate in best.items())
     return f"{text} ({setting})" if text else "not run"
 
 
@@ -316,9 +316,9 @@ def _smaller(confirmation: RunsByCell) -> tuple[str, str]:
         first, second = (confirmed_best(confirmation, order, depth) for order in ORDERS)
         rates = f"the best rates ({in_words(ORDERS[0])} {first:g}, {in_words(ORDERS[1])} {second:g})"
         change = f"change {changes[depth]}"
-        return f"{depth} layers {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}, {change}"
+        return f"{depth} layers: {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}, {change}"
 
-    text = "; ".join(map(describe, deep))
+    text = "<br>".join(map(describe, deep))
     known = [change for change in changes.values() if change.is_known]
     verdict = AGREES if known and all(change.high < 0 for change in known) else UNDECIDED
     return text or "not run", DIFFERS if any(change.low > 0 for change in known) else verdict

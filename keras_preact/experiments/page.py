@@ -49,10 +49,12 @@ def write_results(results: Path) -> Path:
         if (experiment, budget) not in first and experiment.name not in ("screening", "depth")
     ]
     parts = [_HEAD, _claim(store), *_depth(store, results)]
-    parts += [part for entry in first for part in _table(*entry, store, results)]
-    parts += [_totals(store), *_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
-    parts += [part for entry in rest for part in _table(*entry, store, results)]
-    parts += _baseline_tables(store)
+    explained: set[str] = set()
+    tables = list(_tables(first, explained, store, results))
+    others = list(_tables(rest, explained, store, results))
+    parts += [_HOW_TO_READ_TABLES if tables or others else "", *tables]
+    parts += [*_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
+    parts += [*others, _baselines(store)]
     folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
     measured = [(run, record) for run in folders if (record := run.record()).get("status") == "finished"]
     parts += [
@@ -63,7 +65,7 @@ def write_results(results: Path) -> Path:
     if pages:
         links = (f"* {link(page.parent.as_posix(), page)}" for page in pages)
         parts.append("\n".join(["## Benchmarks", "", *links, ""]))
-    parts += [_HOW_TO_READ, *_every_run(store, results)]
+    parts += [_HOW_TO_READ_RUNS, _totals(store), *_every_run(store, results)]
     page = results / "README.md"
     write_atomically(page, "\n".join(part for part in parts if part))
     return page
@@ -74,7 +76,18 @@ _HEAD = """# Results
 `keras-preact results` writes this page from the runs in this folder.
 """
 
-_HOW_TO_READ = """## How to read the runs
+_HOW_TO_READ_TABLES = """## How to read the tables
+
+Each table has a *budget*: `deep` trains the paper's networks for a short time, `cpu` trains shallower ones, `paper`
+follows the paper's schedule. "Ours" is the mean test error in % ± the standard deviation over n runs. A difference is
+the row's mean minus that of the first row with the same network and data, in points, with Welch's 95 % interval. A
+verdict is *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite
+sign, and *undecided* if it contains 0 or does not exist: a row with one run has no interval, however large its
+difference. The intervals are not adjusted for multiple comparisons. A diverged run counts as the error of chance. The
+test loss is the median of the runs.
+"""
+
+_HOW_TO_READ_RUNS = """## How to read the runs
 
 `runs/` has a folder for each table, and in it a folder for each run of `keras-preact train` or `reproduce`, without
 logs and (except for one small network) without weights. A run that belongs to several tables is in the folder of the
@@ -90,11 +103,13 @@ first: the depth study's runs at 20 layers are in `resnet20`.
 `profiles/` has the measurements without training, `figures/` the figures of this page.
 
 The test error is that of the last epoch, as in the paper, not the best one. The time is wall-clock time, and some runs
-shared the machine with other work. To run a row again: `keras-preact reproduce TABLE --budget BUDGET --rows ROW
---results runs/none`. For other runs, use `keras-preact train` with the options in `run.json`. The commit in `run.json`
-identifies the code; a few early runs name commits that are no longer in the history. A seed gives the same initial
-weights only with the same version of the code. The way rolled networks draw them changed after the first runs on this
-page.
+shared the machine with other work.
+
+`keras-preact reproduce TABLE --budget BUDGET --list` prints the names of a table's rows. To run one again:
+`keras-preact reproduce TABLE --budget BUDGET --rows ROW --data-dir data --results runs/none`. For other runs, use
+`keras-preact train` with the options in `run.json`. The commit in `run.json` identifies the code; a few early runs name
+commits that are no longer in the history. A seed gives the same initial weights only with the same version of the code.
+The way rolled networks draw them changed after the first runs on this page.
 """
 
 
@@ -113,10 +128,10 @@ def _claim(store: Store) -> str:
     bold = f"**{claim}** " if (claim := headline(store)) else ""
     text = (
         f"{bold}After {BUDGETS['deep'].recipes['cifar10'].steps:,} steps at the paper's learning rate of "
-        f"{PAPERS_RATE:g}, the test error of the original order minus that of full pre-activation is, in points with "
-        "95 % intervals:"
+        f"{PAPERS_RATE:g}, full pre-activation leads by these points (test error of the original order minus its own, "
+        "with 95 % intervals that are not adjusted for multiple comparisons):"
     )
-    return "\n".join([text, "", *shown, "", "Each interval holds for its own depth; they are not simultaneous.", ""])
+    return "\n".join([text, "", *shown, ""])
 
 
 def headline(store: Store) -> str:
@@ -162,8 +177,8 @@ def _depth(store: Store, results: Path) -> list[str]:
     table = markdown_table(("expected before the runs", "measured", "verdict"), rows)
     about = (
         "Differences are test errors of the original order minus those of full pre-activation, in points, with Welch's "
-        f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point. An order\'s '
-        "best rate has the lowest mean of the same test errors, so its error is biased downward."
+        f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point. The best '
+        "rate is chosen by the same test errors that are reported, so the error at the best rate is biased downward."
     )
     return [drawn(depth_figure(at), results, "depth"), "\n".join([table, about, ""])]
 
@@ -181,11 +196,21 @@ def _totals(store: Store) -> str:
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
-def _table(experiment: Experiment, budget: Budget, store: Store, results: Path) -> Iterator[str]:
-    """Yield a table, its verdict and its figures; nothing if no row has been run."""
-    found = lines(experiment, budget, store)
-    if any(line.runs for line in found):
-        yield markdown(experiment, budget, found)
+def _tables(
+    entries: Sequence[tuple[Experiment, Budget]], explained: set[str], store: Store, results: Path
+) -> Iterator[str]:
+    """Yield the tables with runs, their verdicts and figures. A budget is explained above its first table.
+
+    Args:
+        entries: tables and budgets.
+        explained: titles of the budgets that are explained already; extended.
+    """
+    for experiment, budget in entries:
+        found = lines(experiment, budget, store)
+        if not any(line.runs for line in found):
+            continue
+        yield markdown(experiment, budget, found, explains=title_of(budget) not in explained)
+        explained.add(title_of(budget))
         if budget.judges:
             yield verdict(found)
         yield from _figures(experiment, budget, found, results)
@@ -199,7 +224,8 @@ def _figures(experiment: Experiment, budget: Budget, found: Sequence[Line], resu
     curves = {line.label: line.runs[0].folder.metrics() for line in found if line.runs}
     references = {line.label: (line.reference or line).label for line in found}
     name = f"{experiment.name}-{budget.name}" + ("" if budget.profile == "paper" else f"-{budget.profile}")
-    yield drawn(table_figure(found, title), results, name)
+    if any(line.difference is not None for line in found):
+        yield drawn(table_figure(found, title), results, name)
     yield drawn(table_curves_figure(curves, references, title), results, f"{name}-curves")
 
 
@@ -361,19 +387,20 @@ def _mechanism(store: Store, results: Path) -> list[str]:
 # ---- sequences -------------------------------------------------------------------------------------------------------
 
 
-def _baseline_tables(store: Store) -> list[str]:
-    """Return a table with the errors of simple baselines for every run on sequences that is in no other table."""
-    tables = []
+def _baselines(store: Store) -> str:
+    """Return a table that compares every run on sequences that is in no other table with its best simple baseline."""
+    rows = []
     for run in store.runs:
         baselines = run.record.get("data", {}).get("baselines")
         if baselines and table_of(run.config) == "others":
-            beats = "beats" if run.error < min(baselines.values()) else "does not beat"
-            comparison = f"The network {beats} the best baseline."
-            rows = [["the network", _error(run)]]
-            rows += [[name, f"{error:.2f} {run.folder.unit()}"] for name, error in baselines.items()]
-            head = f"## {escaped(run.folder.path.name)} against simple baselines"
-            tables.append("\n".join([head, "", comparison, "", markdown_table(("", "test error"), rows)]))
-    return tables
+            best = min(baselines, key=baselines.get)
+            baseline = f"{baselines[best]:.2f} {run.folder.unit()}, {escaped(best)}"
+            verdict = "beats it" if run.error < baselines[best] else "does not beat it"
+            rows.append([escaped(run.folder.path.name), run.config.dataset, _error(run), baseline, verdict])
+    if not rows:
+        return ""
+    heads = ("run", "data", "test error", "best simple baseline", "")
+    return "\n".join(["## Sequence networks against simple baselines", "", markdown_table(heads, rows)])
 
 
 # ---- every run ----------------------------------------------------------------------------------------------------

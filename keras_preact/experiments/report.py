@@ -227,10 +227,7 @@ def _cost(line: Line) -> tuple[str, str]:
 
 
 def _of_single_runs(runs: Sequence[Run]) -> str:
-    """Return what the page says about rows with one run, with the deviation that the test images alone explain."""
-    if not runs:
-        return ""
-    text = "A row with one run has no interval, so it stays undecided however large its difference."
+    """Return the deviation of the errors of single runs that the test images alone explain, as a sentence."""
     sizes = [run.record.get("data", {}).get("test_images", 0) for run in runs]  # sequences have none
     spreads = [
         binomial_deviation(run.error, size)
@@ -238,32 +235,22 @@ def _of_single_runs(runs: Sequence[Run]) -> str:
         if size and math.isfinite(run.loss)
     ]
     if not spreads:
-        return text
+        return ""
     return (
-        f"{text} As an estimate of the error on all possible images, its error has a standard deviation of "
-        f"{min(spreads):.2f} to {max(spreads):.2f} points from the choice of the test images alone; seeds add to that."
+        "In rows with one run, the finite test set alone gives the error a standard deviation of "
+        f"{min(spreads):.2f} to {max(spreads):.2f} points; the spread between seeds comes on top."
     )
 
 
 def verdict(found: Sequence[Line]) -> str:
-    """Return Markdown that counts the verdicts on the published differences and explains them."""
+    """Return Markdown that counts the verdicts on the published differences."""
     counts = Counter(line.verdict for line in found if line.verdict)
     if not counts:
         return ""
     counts["not run"] = sum(line.published_difference is not None and line.difference is None for line in found)
-    said = {AGREES: "", DIFFERS: "", UNDECIDED: " (the interval contains 0, or there is none)", "not run": ""}
-    tally = ", ".join(f"{kind} {counts[kind]}{note}" for kind, note in said.items() if counts[kind])
-    notes = [
-        "Each interval holds for its own row; they are not simultaneous.",
-        _of_single_runs([line.runs[0] for line in found if len(line.runs) == 1]),
-        "A diverged run counts as the error of chance." if any(line.diverged for line in found) else "",
-        "The test loss is the median of the runs.",
-    ]
-    return (
-        "Each difference is the mean test error of the row minus that of the first row with the same network and data, "
-        "in points, with Welch's 95 % interval. The verdict says whether it has the published sign: "
-        f"{tally}. {' '.join(filter(None, notes))}\n"
-    )
+    tally = ", ".join(f"{kind} {counts[kind]}" for kind in (AGREES, DIFFERS, UNDECIDED, "not run") if counts[kind])
+    note = _of_single_runs([line.runs[0] for line in found if len(line.runs) == 1])
+    return " ".join(filter(None, [f"Verdicts: {tally}.", note])) + "\n"
 
 
 def machines(found: Sequence[Line]) -> str:
@@ -300,16 +287,17 @@ def title_of(budget: Budget) -> str:
     return f"budget {budget.name}" + ("" if budget.profile == "paper" else f", profile {budget.profile}")
 
 
-def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line]) -> str:
-    """Return a table as Markdown, under its title."""
+def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line], explains: bool = True) -> str:
+    """Return a table as Markdown, under its title and, if `explains`, a description of the budget."""
     shown = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
     rules = [experiment.failing] if any(math.isfinite(line.fails_above) for line in found) else []
     rules += ["all runs diverged"] if any(line.diverged == "diverged" for line in found) else []
-    note = f" Fails: {', or '.join(rules)}." if rules else ""
-    note = note if budget.judges else " The errors only show that it runs."
+    fails = f'In this table, "fails" means: {", or ".join(rules)}.' if rules else ""
+    note = fails if budget.judges else "The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
-    ran = f" Runs: {where}." if (where := machines(found)) else ""
-    return "\n".join([head, "", f"{budget.what}{note}{ran}", "", markdown_table(*shown)])
+    ran = f"Runs: {where}." if (where := machines(found)) else ""
+    text = " ".join(filter(None, [budget.what if explains else "", note, ran]))
+    return "\n".join([head, "", text, "", markdown_table(*shown)])
 
 
 def escaped(text: object) -> str:

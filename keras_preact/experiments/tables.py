@@ -139,7 +139,7 @@ def _extensions() -> Experiment:
         # This one has half as many parameters again as the residual network; the next one is narrower to match.
         Row(
             "highway-critics",
-            "highway-resnet-comparison: gates of two 3×3 convolutions, b = −6, ReLU at the end of F, width × 0.875",
+            "Highway of highway-resnet-comparison: 3×3 gates, b = −6, ReLU at the end of F, width × 0.875",
             "110",
             {"placement": "relu_before_addition", "shortcut": "highway(gate_bias=-6)", "widen_factor": 0.875},
         ),
@@ -178,7 +178,7 @@ def _warmup() -> Experiment:
     ]
     return Experiment(
         "warmup",
-        "warm-up (over a fifth of the steps), learning rate and order of a Transformer; next character of film reviews",
+        "order, learning rate and warm-up (over a fifth of the steps) of Transformers that predict the next character",
         tuple(rows),
         "an error within one point of always predicting the most frequent character",
     )
@@ -285,7 +285,7 @@ def _fast() -> Experiment:
         Row("rate-0.1", "learning rate 0.1", "wide", learning_rate=0.1),
         Row("accurate", "twice as wide, twice as many epochs", "wider", steps=2 * fast.steps),
     ]
-    return Experiment("fast", "time to accuracy: the recipe `fast` and its ablations", tuple(rows))
+    return Experiment("fast", "error and cost of the recipe `fast` and of its ablations", tuple(rows))
 
 
 EXPERIMENTS = {

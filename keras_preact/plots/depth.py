@@ -169,13 +169,13 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     """
     columns = list(next(iter(series.values()), {}))
     means = [
-        f"{quantity} {choice}, {in_words(order)}: "
-        + ", ".join(f"{depth} layers {statistics.mean(runs):.3g} (n = {len(runs)})" for depth, runs in points.items())
+        f"{quantity}, {choice}, {in_words(order)}: "
+        + " to ".join(f"{statistics.mean(points[depth]):.3g} at {depth} layers" for depth in _ends(points))
         for quantity, choices in series.items()
         for choice, orders in choices.items()
         for order, points in orders.items()
     ]
-    alt = f"Means of runs by depth. {'; '.join(means)}."
+    alt = f"Means of runs at the smallest and the largest depth. {'; '.join(means)}."
     figure = new_figure(alt, 4.6 * max(len(columns), 1), 0.6 + 3.0 * max(len(series), 1))
     grid = figure.subplots(max(len(series), 1), max(len(columns), 1), squeeze=False, sharex=True, sharey="row")
     for panels, (quantity, choices) in zip(grid, series.items(), strict=False):
@@ -187,6 +187,11 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     _depth_axes(grid, series)
     _legend_below(figure, grid[0, 0], 2)
     return figure
+
+
+def _ends(points: Mapping[int, Any]) -> list[int]:
+    """Return the smallest and the largest depth; a single depth once."""
+    return sorted({min(points), max(points)}) if points else []
 
 
 def _draw_band(axes: Any, number: int, label: str, points: Mapping[int, Sequence[float]]) -> None:
@@ -205,15 +210,15 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
     Args:
         found: numbers by quantity, moment, order and depth.
     """
-    points_in_words = [
-        f"{quantity}, {moment}, {in_words(order)}: "
-        + ", ".join(f"{depth} layers {value:.2g}" for depth, value in sorted(points.items()))
-        for quantity, moments in found.items()
-        for moment, orders in moments.items()
-        for order, points in orders.items()
-    ]
-    alt = f"Values by depth. {'; '.join(points_in_words)}."
     moments = list(next(iter(found.values()), {}))
+    last = next((moment for moment in reversed(moments) if any(each.get(moment) for each in found.values())), "")
+    ends_in_words = [
+        f"{quantity}, {in_words(order)}: "
+        + " to ".join(f"{points[depth]:.2g} at {depth} layers" for depth in _ends(points))
+        for quantity, by_moment in found.items()
+        for order, points in by_moment.get(last, {}).items()
+    ]
+    alt = f"Values {last}, at the smallest and the largest depth. {'; '.join(ends_in_words)}."
     figure = new_figure(alt, 3.4 * max(len(moments), 1), 0.6 + 2.5 * max(len(found), 1))
     grid = figure.subplots(max(len(found), 1), max(len(moments), 1), squeeze=False, sharex=True, sharey="row")
     for row, (panels, (quantity, by_moment)) in enumerate(zip(grid, found.items(), strict=False)):

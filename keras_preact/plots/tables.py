@@ -51,8 +51,10 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
 
 
 def _differences_in_words(lines: Sequence[Any]) -> str:
-    differences = [f"{line.label} {line.difference}" for line in lines if line.difference is not None]
-    return f"Ours: {'; '.join(differences)}." if differences else ""
+    """Return our smallest and our largest difference in words; the table next to the figure has all of them."""
+    known = sorted((line for line in lines if line.difference is not None), key=lambda line: line.difference.mean)
+    ends = [known[0], known[-1]] if len(known) > 2 else known
+    return f"Ours: {'; '.join(f'{line.label} {line.difference}' for line in ends)}." if ends else ""
 
 
 def _draw_published(axes: Any, y: float, line: Any) -> None:

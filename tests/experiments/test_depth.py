@@ -113,7 +113,7 @@ def test_expected_best_rates_are_judged_by_their_course(store):
     errors = {**screening("original", {20: 0.1, 110: 0.03}), **screening("full_preactivation", {20: 0.1, 110: 0.1})}
     assert judged(store("screening", errors))[2:6] == ["agrees", "undecided", "agrees", "undecided"]
     found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03})))
-    said = "20 layers 0.1; 110 layers 0.1; 218 layers 0.03 (screening, 124 steps, n = 1)"
+    said = "0.1 at 20 layers; 0.1 at 110 layers; 0.03 at 218 layers (screening, 124 steps, n = 1)"
     assert (found[4].found, found[4].verdict) == (said, "differs")
 
 
@@ -129,8 +129,8 @@ def test_expected_best_rates_are_judged_in_both_settings(store):
     confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0, 46.5], "original-110-0.01": [52.0, 53.0]}
     found = depth.findings(store("depth", confirmed))[2:4]
     assert [(each.found, each.verdict) for each in found] == [
-        ("56 layers 0.03; 110 layers 0.01 (screening, 124 steps, n = 1)", "agrees"),
-        ("56 layers 0.1; 110 layers 0.1 (depth study, 1,560 steps)", "differs"),
+        ("0.03 at 56 layers; 0.01 at 110 layers (screening, 124 steps, n = 1)", "agrees"),
+        ("0.1 at 56 layers; 0.1 at 110 layers (depth study, 1,560 steps)", "differs"),
     ]
 
 
@@ -172,7 +172,7 @@ def test_a_smaller_gap_when_tuned_is_judged_by_its_interval(store, tuned, verdic
     finding = depth.findings(store("depth", {**confirmation({110: 6.0, 218: 12.0}, 0.1), **rows}))[6]
     assert finding.verdict == verdict and "110 layers" not in finding.found  # where not all rates have been run
     assert (
-        finding.found.startswith("218 layers +12.00 [") and "(original 0.01, full pre-activation 0.1)" in finding.found
+        finding.found.startswith("218 layers: +12.00 [") and "(original 0.01, full pre-activation 0.1)" in finding.found
     )
 
 

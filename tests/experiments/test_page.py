@@ -46,9 +46,12 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     assert "](figures/depth.svg)" in first and (tmp_path / "figures" / "depth.svg").exists()
     assert "| at 20 and 56 layers the order makes no difference | not run | undecided |" in first
     assert "Total: 5 runs, 0 hours of wall-clock time. By machine: 5 on 2 cores of P." in page
-    # Tables 2 and 3 have the same network at 110 layers, and so its runs.
-    assert page.index("## Table 1, budget deep") < page.index("## Table 2, budget deep") < page.index("Total: 5 runs")
-    assert page.index("Total: 5 runs") < page.index("## How to read") < page.index("## Every run on images")
+    # Tables 2 and 3 have the same network at 110 layers, and so its runs. The budget is explained once.
+    assert page.index("## How to read the tables") < page.index("## Table 1, budget deep: ")
+    assert page.index("## Table 1, budget deep: ") < page.index("Budget deep trains") < page.index("## Table 2, budget")
+    assert page.count("Budget deep trains") == 1
+    assert page.index("## Table 2, budget") < page.index("## How to read the runs") < page.index("Total: 5 runs")
+    assert page.index("Total: 5 runs") < page.index("## Every run on images")
     assert "| [deep-original-110-0.1-0](runs/depth/deep-original-110-0.1-0/run.json) |" in page
 
 
@@ -79,10 +82,9 @@ def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
     page = write_results(tmp_path).read_text()
     # 0.3 works in full pre-activation; in the original order, a rate that was not run may work.
     assert "that works: original: 218 layers not all run; full pre-activation: 218 layers 0.3." in page
-    assert (
-        "## Screening: signal and gradient inside the networks" in page
-        and "direct term left, Eq. (5), before the first step" in page
-    )
+    assert "## Screening: signal and gradient inside the networks" in page
+    words = "Values before the first step, at the smallest and the largest depth. direct term left, Eq. (5), original: "
+    assert words + "0.5 at 218 layers; direct" in page
     assert "budget demo" not in page.split("## Every run")[0]  # no table of a hundred rows
 
 
@@ -133,9 +135,12 @@ def test_every_run_on_sequences_of_no_table_is_compared_with_baselines(tmp_path,
     row = run_of(made_up_run, tmp_path, "warmup", "12-pre_norm-0.001-none", 0, 60.0, "cpu")
     RunFolder(row).update_record(data=data)
     page = write_results(tmp_path).read_text()
-    heads = re.findall("## (.*) against simple baselines\n\nThe network (.*) the best", page)
-    assert heads == [("batches", "beats"), ("lost", "does not beat"), ("usual", "beats")]
-    assert "| the network | diverged at step 7 |" in page and "| the network | 60.00 % |" in page
+    baseline = "80.00 %, the most frequent"
+    assert [line for line in page.splitlines() if baseline in line] == [
+        f"| batches | characters | 60.00 % | {baseline} | beats it |",
+        f"| lost | characters | diverged at step 7 | {baseline} | does not beat it |",
+        f"| usual | characters | 60.00 % | {baseline} | beats it |",
+    ]
 
 
 def test_equal_inspections_and_folder_names_have_rows_and_curves_of_their_own(tmp_path):
@@ -198,7 +203,8 @@ def test_budgets_never_share_a_column(tmp_path, made_up_run):
     page = write_results(tmp_path).read_text()
     assert "published signs" not in page.split("budget smoke")[1].split("## ")[0]  # its errors say nothing
     assert "Table 1, budget smoke" in page and "Table 1, budget cpu" in page and "budget paper" not in page
-    assert "![Table 1, budget smoke: 1 of 12 rows run" in page and (tmp_path / "figures/table1-cpu.svg").exists()
+    assert "![Table 1, budget smoke: error (%)" in page and (tmp_path / "figures/table1-cpu-curves.svg").exists()
+    assert not (tmp_path / "figures/table1-cpu.svg").exists()  # no row has a difference
     for table in page.split("## How to read")[0].split("## ")[1:]:
         assert ("10.00" in table) == ("budget smoke" in table) and ("11.00" in table) == ("budget cpu" in table)
 
@@ -226,7 +232,7 @@ def test_profiles_and_recipes_never_share_a_column(tmp_path, made_up_run):
     assert lines(table, budget.of("fb_resnet_torch"), store)[0].errors == (11.0,)
     page = write_results(tmp_path).read_text()
     assert "## Table 1, budget cpu: " in page and "## Table 1, budget cpu, profile fb_resnet_torch: " in page
-    assert (tmp_path / "figures/table1-cpu-fb_resnet_torch.svg").exists()
+    assert (tmp_path / "figures/table1-cpu-fb_resnet_torch-curves.svg").exists()
 
 
 @pytest.mark.thorough
