@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +18,16 @@ from rich.text import Text
 from keras_preact.errors import printable
 from keras_preact.training.tasks import errors, training_error
 
-console = Console()
+
+class _Console(Console):
+    """A console whose reader may go away: `train | head` goes on training without output."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+console = _Console()
 _open_bar: ProgressBar | None = None
 """The bar on the terminal, if any. A run that was stopped or has diverged leaves its bar open."""
 

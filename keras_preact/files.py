@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -80,11 +81,21 @@ def write_atomically(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", newline="")
 
 
+def _replace(aside: Path, path: Path, tries: int = 20 if os.name == "nt" else 1) -> None:
+    """Rename a file. On Windows, wait for up to a second while another program, such as a virus scanner, reads it."""
+    for _ in range(tries - 1):
+        with suppress(PermissionError):
+            os.replace(aside, path)
+            return
+        time.sleep(0.05)
+    os.replace(aside, path)
+
+
 def _move_flushed(aside: Path, path: Path) -> None:
     """Flush a temporary file to the disk, then rename it: a power cut leaves the old file or the new one."""
     with open(aside, "rb+") as file:  # Windows cannot flush a file that is open for reading only
         os.fsync(file.fileno())
-    os.replace(aside, path)
+    _replace(aside, path)
     if os.name == "posix":  # Windows cannot open folders
         folder = os.open(path.parent, os.O_RDONLY)
         try:

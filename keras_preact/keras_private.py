@@ -111,6 +111,14 @@ def attention_axes(attention: keras.layers.MultiHeadAttention) -> tuple[int, ...
 # ---- optimizers ---------------------------------------------------------------------------------------------------
 
 
+def learning_rate_of(optimizer: keras.optimizers.Optimizer, step: int) -> float:
+    """Return an optimizer's learning rate in a step, counted from 0; the present one if it follows no schedule."""
+    inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
+    schedule = inner._learning_rate
+    is_schedule = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
+    return float(keras.ops.convert_to_numpy(schedule(step) if is_schedule else inner.learning_rate))
+
+
 def is_decayed(optimizer: keras.optimizers.Optimizer, variable: Any) -> bool:
     """Return whether an optimizer's `exclude_from_weight_decay` leaves a variable in the weight decay."""
     return optimizer._use_weight_decay(variable)

@@ -116,3 +116,11 @@ def made_up_run():
         RunFolder(folder).update_record(**record)
 
     return make
+
+
+@pytest.fixture
+def kinds(monkeypatch):
+    """The table of the subclasses of `Recipe`, which is set back after the test."""
+    from keras_preact.training import recipe
+
+    monkeypatch.setattr(recipe, "KINDS", dict(recipe.KINDS))

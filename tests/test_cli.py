@@ -816,3 +816,22 @@ def test_a_signal_leaves_a_run_that_can_be_resumed(here, picture_folder, number,
     done = subprocess.run([*command, "train", "--resume", "run"], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert RunFolder.open(here / "run").record()["status"] == "finished"
+
+
+def test_training_goes_on_when_nobody_reads_its_output(here, picture_folder):
+    """As `keras-preact train | head -1`: the epochs that nobody sees are trained too."""
+    command = [sys.executable, "-m", "keras_preact", *small(picture_folder, "--steps", "40", "--out", "run")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    process.stdout.close()
+    said = process.stderr.read()
+    assert process.wait() == 0, said
+    assert RunFolder.open("run").record()["status"] == "finished"
+
+
+def test_a_comparison_of_which_every_run_diverged_has_nothing_to_evaluate(here, capsys):
+    assert main(["demo", "--depth", "8", "--steps", "3", "--learning-rate", "1e30", "--out", "demo"]) == 1
+    capsys.readouterr()
+    assert main(["evaluate", "demo"]) == 2
+    said = capsys.readouterr().err
+    assert "every run of demo diverged; train again with a lower learning rate" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from keras_preact.console import console, table
+from keras_preact.errors import InputError
 from keras_preact.training import RunFolder, evaluate
 
 
@@ -12,7 +13,7 @@ def run(options: argparse.Namespace) -> None:
     folder = RunFolder.open(options.folder)
     record = folder.record()
     names = list(record["runs"]) if record.get("kind") == "comparison" else [""]
-    rows = []
+    rows, unit = [], ""
     for name in names:
         run = folder.open(folder.path / name)
         if name and "diverged" in run.record():
@@ -23,4 +24,6 @@ def run(options: argparse.Namespace) -> None:
         recorded = run.record()["result"]["test_error"]
         unit = run.unit()
         rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
+    if not rows:
+        raise InputError(f"every run of {folder.path} diverged; train again with a lower learning rate")
     console.print(table(["", f"test error {unit}, now", "when trained"], rows))

@@ -15,7 +15,7 @@ from PIL import Image
 
 from keras_preact.data.batches import as_labels
 from keras_preact.data.splits import ImageDataset, ImageSplit, check_image_size, check_short_side
-from keras_preact.errors import InputError, first_line
+from keras_preact.errors import InputError, first_line, printable
 
 IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
 TEST_FOLDERS = ("test", "val", "validation")
@@ -89,7 +89,7 @@ class FolderSplit(ImageSplit):
 
         good = np.array(list(_threads(os.getpid()).map(is_readable, self.paths)), dtype=bool)
         paths = [self.paths[i] for i in np.flatnonzero(good)]
-        unreadable = [str(self.paths[i].relative_to(self.root)) for i in np.flatnonzero(~good)]
+        unreadable = [printable(str(self.paths[i].relative_to(self.root))) for i in np.flatnonzero(~good)]
         return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0], self.short_side), unreadable
 
     def _unreadable(self, path: Path, error: Exception) -> InputError:
@@ -102,7 +102,8 @@ class FolderSplit(ImageSplit):
                 size = path.stat().st_size
             except OSError as error:  # for example a broken link
                 raise self._unreadable(path, error) from None
-            digest.update(f"{path.relative_to(self.root).as_posix()} {size} {label}\n".encode())
+            line = f"{path.relative_to(self.root).as_posix()} {size} {label}\n"
+            digest.update(line.encode("utf-8", "surrogateescape"))  # names of files need not be UTF-8
 
 
 @functools.cache

@@ -314,6 +314,7 @@ class ImageDataset:
         """Return what the record of a run says of the data."""
         return {
             "classes": self.classes,
+            "class_names": list(self.class_names),
             **({"skipped": list(self.skipped)} if self.skipped else {}),
             "image_shape": list(self.image_shape),
             "train_images": len(self.train),

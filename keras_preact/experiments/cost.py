@@ -21,7 +21,7 @@ from keras_preact.training.build import build_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import on_devices
 from keras_preact.training.evaluation import TEST_BATCH
-from keras_preact.training.recipe import StepSchedule
+from keras_preact.training.schedules import StepSchedule
 
 ROUNDS = 4
 """Timed steps; one more before them compiles."""

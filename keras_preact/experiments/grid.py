@@ -14,7 +14,8 @@ from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.placements import PLACEMENTS
 from keras_preact.models.profiles import PROFILES, conventions
 from keras_preact.training.config import RunConfig
-from keras_preact.training.recipe import RECIPES, CosineSchedule, FastRecipe, Recipe, get_recipe
+from keras_preact.training.recipe import RECIPES, FastRecipe, Recipe, get_recipe
+from keras_preact.training.schedules import CosineSchedule
 
 
 @dataclass(frozen=True)

@@ -267,10 +267,11 @@ def demo_claim(store: Store) -> str:
     runs = _demo_runs(store)
     (first, one), (second, other) = ((in_words(order), depth.counted(found)) for order, found in runs.items())
     steps, apart = get_recipe("demo").steps, difference(one, other)
+    interval = f", with a 95 % interval of [{apart.low:.2f}, {apart.high:.2f}]" if apart.is_known else ""
     return (
         f"After {steps} steps the mean test error is {statistics.mean(one):.1f} % in the {first} order and "
-        f"{statistics.mean(other):.1f} % in {second}: a difference of {apart.mean:.2f} points, with a 95 % interval "
-        f"of [{apart.low:.2f}, {apart.high:.2f}] (n = {len(one)} and {len(other)})."
+        f"{statistics.mean(other):.1f} % in {second}: a difference of {apart.mean:.2f} points{interval} "
+        f"(n = {len(one)} and {len(other)})."
     )
 
 

@@ -14,6 +14,7 @@ from keras_preact.analysis import Chain, GradientSignal, dead_fraction, forward_
 from keras_preact.data import load_dataset
 from keras_preact.files import write_atomically, writing
 from keras_preact.training.config import RunConfig
+from keras_preact.training.runs import RunFolder
 
 PROPAGATION = "propagation.json"
 """Name of the file in a run folder."""
@@ -44,7 +45,9 @@ class PropagationProbe(keras.callbacks.Callback):
         self._step = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._step = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+        # Not the optimizer's `iterations`: in float16, it does not count the steps that a loss scale skips.
+        folder = RunFolder(self._path.parent)
+        self._step = folder.record().get("step", 0) if folder.exists() else 0
         self._measure_if_due()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -24,7 +24,7 @@ from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.models import get_entry, load_model
 from keras_preact.models.saving.safetensors import as_arrays, checksum
 from keras_preact.training.config import RunConfig
-from keras_preact.training.recipe import RECIPES, AdamRecipe
+from keras_preact.training.recipe import RECIPES
 from keras_preact.training.runs import RunFolder
 
 ENDED = ("finished", "diverged")
@@ -121,8 +121,6 @@ def _resolved_config(config: RunConfig, with_seed: bool) -> dict[str, Any]:
     del resolved["recipe"]["reported"]
     if not config.recipe.augment:
         resolved["recipe"]["padding"] = 0  # there is no crop
-    if isinstance(config.recipe, AdamRecipe):
-        resolved["recipe"]["nesterov"] = False
     if config.devices == 1:
         resolved["sync_batch_norm"] = False  # there is nothing to synchronize
     if config.dataset == "folder":

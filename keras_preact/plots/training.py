@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from matplotlib import style
 from matplotlib.figure import Figure
 
 from keras_preact.paper import in_words
@@ -40,8 +41,8 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     for number, (name, rows) in enumerate(runs.items()):
         steps = [row["step"] for row in rows]
         train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
-        style = look(number)
-        color, marker = style["color"], style["marker"] if len(rows) <= 40 else ""
+        looks = look(number)
+        color, marker = looks["color"], looks["marker"] if len(rows) <= 40 else ""
         axes.plot(steps, train, "--", color=color, linewidth=1.2, alpha=0.8, label=f"{name}, training")
         axes.plot(steps, test, "-", color=color, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])
@@ -53,6 +54,7 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     return figure
 
 
+@style.context("default")  # the program's own style may need LaTeX, or colors that these do not fit
 def draw_curves(runs: Mapping[str, Rows], path: str | Path, unit: str = "%") -> Path:
-    """Write `curves_figure` to a file; return its path."""
+    """Write `curves_figure` to a file, in Matplotlib's default style; return its path."""
     return draw(curves_figure(runs, unit), path)

@@ -1,6 +1,7 @@
 """Training: the paper's recipe as data, the trainer, checkpoints, and run folders."""
 
 from keras_preact.errors import Diverged, Interrupted
+from keras_preact.optimizers import CoupledSGD
 from keras_preact.training.build import build_model
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.comparison import compare, orders, resume_comparison
@@ -10,14 +11,12 @@ from keras_preact.training.evaluation import evaluate
 from keras_preact.training.recipe import (
     RECIPES,
     AdamRecipe,
-    CosineSchedule,
-    CoupledSGD,
     FastRecipe,
     Recipe,
-    StepSchedule,
     get_recipe,
 )
 from keras_preact.training.runs import RunFolder, RunLocked, next_free_folder
+from keras_preact.training.schedules import CosineSchedule, StepSchedule
 from keras_preact.training.threads import choose_threads
 from keras_preact.training.trainer import resume, start
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_preact.data import ImageDataset, ImageSplit, PadCropFlip, PerPixelMean, SequenceDataset
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, first_line
 from keras_preact.models import (
     Classification,
     Forecast,
@@ -63,8 +63,10 @@ def build_model(config: RunConfig, dataset: Dataset) -> keras.Model:
         model = _MODELS[dataset.kind](config, dataset)
         if config.sync_batch_norm and is_mirrored(config):
             synchronize(model)
+        optimizer = config.recipe.optimizer()
+        _check_optimizer(optimizer)
         model.compile(
-            _with_loss_scale(config.recipe.optimizer(), model),
+            _with_loss_scale(optimizer, model),
             config.recipe.loss(task),
             metrics=[task.metric()],
             jit_compile=compiles_with_xla() and not is_mirrored(config),
@@ -93,6 +95,19 @@ def _network_options(config: RunConfig) -> dict[str, Any]:
             f"a run chooses {', '.join(decided)} itself, from its data and its precision; leave these options out"
         )
     return {"rolled": None, **config.options}
+
+
+def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Refuse an optimizer that a run cannot resume exactly, or whose model could not be saved after the last step."""
+    if optimizer.use_ema:
+        # Keras replaces the weights by their average at the end of `fit`, which a run calls several times.
+        raise InputError("a run cannot average its weights (use_ema=True); average the checkpoints of a longer run")
+    try:
+        keras.saving.serialize_keras_object(optimizer)
+    except NotImplementedError as error:
+        raise InputError(
+            f"the optimizer cannot be saved ({first_line(error)}); define get_config in its class or its schedule"
+        ) from None
 
 
 def _with_loss_scale(optimizer: keras.optimizers.Optimizer, model: keras.Model) -> keras.optimizers.Optimizer:

@@ -15,7 +15,7 @@ import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, is_installed, shown
 from keras_preact.files import writing
-from keras_preact.keras_private import open_both_writers
+from keras_preact.keras_private import learning_rate_of, open_both_writers
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.distribute import all_reduce_max, is_chief
 from keras_preact.training.recipe import Recipe
@@ -24,14 +24,18 @@ from keras_preact.training.tasks import errors
 
 
 class StopRequest:
-    """Signal handler that remembers the first signal; a second one ends the program at once."""
+    """Signal handler that remembers the first signal. Another Ctrl-C ends the program at once.
+
+    Other signals may come twice without meaning more: a closing terminal sends SIGHUP itself, and its shell passes on
+    another.
+    """
 
     signal_number = 0
 
     def __call__(self, signal_number: int, frame: Any) -> None:
-        if self.signal_number:
+        if self.signal_number and signal_number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.signal_number = signal_number
+        self.signal_number = self.signal_number or signal_number
 
 
 class Stopwatch:
@@ -72,7 +76,7 @@ class Recorder(keras.callbacks.Callback):
         folder: the run's folder.
         stop_request: holds the signal that asked the run to stop, if any.
         step: steps done so far.
-        recipe: supplies the number of steps and the learning rate.
+        recipe: supplies the number of steps.
         stopwatch: measures the training time.
         rows: rows of metrics so far.
         examples: maps a step to the example indices of its batch; to an empty list if the data have no order.
@@ -94,7 +98,6 @@ class Recorder(keras.callbacks.Callback):
         self.examples = examples
         self.step = step
         self.steps = recipe.steps
-        self.learning_rate = recipe.schedule.to_keras(recipe.steps)
         self.rows = list(rows)
         self.stopwatch = stopwatch
         self._metrics_to_restore: list[Any] | None = None
@@ -127,7 +130,7 @@ class Recorder(keras.callbacks.Callback):
         row = {
             "epoch": epoch + 1,
             "step": self.step,
-            "learning_rate": keras.ops.convert_to_numpy(self.learning_rate(self.step - 1)),  # of the epoch's last step
+            "learning_rate": learning_rate_of(self.model.optimizer, self.step - 1),  # of the epoch's last step
             "train_loss": logs["loss"],
             "train_error": train_error,
             "test_loss": logs["val_loss"],
@@ -135,8 +138,8 @@ class Recorder(keras.callbacks.Callback):
             "seconds": self.stopwatch.times["seconds"],
         }
         self.rows.append({key: float(value) for key, value in row.items()})
+        self._save()  # first: a resumed run writes the rows of its checkpoint again
         self.folder.write_metrics(self.rows)
-        self._save()
         self._stop_if_requested(save=False)
 
     def _stop_if_requested(self, save: bool) -> None:
@@ -193,7 +196,8 @@ def handles_signals(handler: Any) -> Iterator[None]:
         yield
     finally:
         for number, previous_handler in zip(numbers, previous, strict=True):
-            signal.signal(number, previous_handler)
+            if previous_handler is not None:  # it was installed by C code, and Python cannot restore it
+                signal.signal(number, previous_handler)
 
 
 def as_callbacks(callbacks: Any) -> list[keras.callbacks.Callback]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path, PureWindowsPath
@@ -203,6 +204,8 @@ def _train_in_turns(
                 diverged.add(name)
                 if len(diverged) == len(runs):
                     raise
+    if stop_request.signal_number:  # it came after the last step: pass it on to the caller
+        signal.raise_signal(stop_request.signal_number)
     return runs
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from keras_preact.data import as_input_errors, feed
-from keras_preact.data.sequences import SEQUENCES
+from keras_preact.data.sequences import SEQUENCES, SequenceDataset
 from keras_preact.data.splits import ARRAYS, check_image_size
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, shown
 from keras_preact.models import load_model, resized
 from keras_preact.training.config import Dataset, RunConfig, check_dataset
 from keras_preact.training.device import compiles_with_xla
@@ -57,6 +57,21 @@ def check_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:
     return dataset
 
 
+def _check_meaning(dataset: Dataset, folder: RunFolder) -> None:
+    """Check that labels and tokens mean what they meant in training, as far as the run recorded it."""
+    recorded = folder.training("data")["data"]
+    trained, names = recorded.get("class_names") or [], list(dataset.class_names)
+    are_numbers = [str(number) for number in range(len(names))] == names or (trained and trained[0] == "0")
+    if trained and names != trained[: len(names)] and not are_numbers:
+        raise InputError(
+            f"the classes of {dataset.name} are {shown(', '.join(names))}, but the run's network was trained on "
+            f"{shown(', '.join(trained))}; use data with the same classes in the same order, or the first of them"
+        )
+    known = recorded.get("vocabulary_sha256")
+    if isinstance(dataset, SequenceDataset) and known not in (None, dataset.vocabulary_sha256):
+        raise InputError(f"{dataset.name} has another vocabulary than the run's data; use the vocabulary of the run")
+
+
 def evaluate(
     path: str | Path,
     dataset: Dataset | None = None,
@@ -80,7 +95,7 @@ def evaluate(
 
     Raises:
         InputError: there is no such run; it has no trained model yet; its data are missing or have changed; the data
-            have another shape or more classes; or the images or the network cannot be resized.
+            have another shape, other classes or another vocabulary; or the images or the network cannot be resized.
     """
     folder = RunFolder.open(path)
     file = folder.trained_model()
@@ -97,6 +112,7 @@ def evaluate(
             f"{dataset.name} has {dataset.classes} classes, but the run's network has {classes}; use data with at most "
             f"{classes}"
         )
+    _check_meaning(dataset, folder)
     test = dataset.test
     if image_size is not None or short_side is not None:
         size = expected[0] if image_size is None else check_image_size(image_size)

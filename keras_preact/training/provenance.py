@@ -54,7 +54,9 @@ def commit() -> dict[str, Any] | None:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+        # Git writes paths in UTF-8, whatever the encoding of the system.
+        output = subprocess.run(command, capture_output=True, check=True, timeout=20).stdout
+        return output.decode("utf-8", "replace").strip()
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:

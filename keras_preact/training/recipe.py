@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +22,9 @@ from keras_preact.errors import (
     check_rate,
 )
 from keras_preact.losses import SmoothedCrossEntropy
-from keras_preact.optimizers import DECAYS, CosineAfterHold, CoupledSGD, KernelAdamW
+from keras_preact.optimizers import DECAYS, CoupledSGD, KernelAdamW
 from keras_preact.training.recorded import from_record, make_plain
+from keras_preact.training.schedules import PAPERS_SCHEDULE, SCHEDULES, CosineSchedule, StepSchedule
 from keras_preact.training.tasks import Task
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
@@ -31,108 +33,6 @@ INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
 standardize each image by its own mean and standard deviation, after the crop. `none`: only divide by 255."""
 
 
-@dataclass(frozen=True)
-class StepSchedule:
-    """The paper's schedule: a constant warm-up, then a learning rate that is divided by 10 at given steps.
-
-    Attributes:
-        learning_rate: rate after the warm-up. Default 0.1.
-        drops: steps at which the rate is divided by 10. Default (32000, 48000).
-        warmup_learning_rate: rate during the warm-up. Default 0.01.
-        warmup_steps: length of the warm-up. Default 400.
-
-    Raises:
-        InputError: a number is out of range, a drop comes before the end of the warm-up, or the drops are unsorted.
-
-    Example: the paper's schedule, before and after each change.
-
-    >>> rate = StepSchedule().to_keras(64_000)
-    >>> [round(float(rate(step)), 4) for step in (0, 399, 400, 31_999, 32_000, 48_000)]
-    [0.01, 0.01, 0.1, 0.1, 0.01, 0.001]
-    """
-
-    learning_rate: float = 0.1
-    drops: tuple[int, ...] = (32_000, 48_000)
-    warmup_learning_rate: float = 0.01
-    warmup_steps: int = 400
-
-    def __post_init__(self) -> None:
-        make_plain(self)
-        check_number("learning_rate", self.learning_rate, 0)
-        check_number("warmup_learning_rate", self.warmup_learning_rate, 0)
-        check_count("warmup_steps", self.warmup_steps)
-        if not isinstance(self.drops, (tuple, list)):
-            raise InputError(f"drops is {self.drops!r}; it must be a tuple of steps, such as (32000, 48000)")
-        for drop in self.drops:
-            check_count("a step in drops", drop)
-        # Equal drops are allowed: scaling a schedule to a few steps can produce them.
-        if list(self.drops) != sorted(self.drops):
-            raise InputError(f"the steps in drops are {self.drops}; they must be in increasing order")
-        if self.drops and self.drops[0] < self.warmup_steps:
-            raise InputError(
-                f"the learning rate drops at step {self.drops[0]}, inside the warm-up of {self.warmup_steps} steps; "
-                "move the drop or shorten the warm-up"
-            )
-
-    def scaled(self, factor: float) -> StepSchedule:
-        """Return the schedule with every length multiplied by `factor`."""
-        drops = tuple(round(drop * factor) for drop in self.drops)
-        return dataclasses.replace(self, drops=drops, warmup_steps=round(self.warmup_steps * factor))
-
-    def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
-        """Return the learning rate as a function of the step (0, 1, …). `steps` is ignored."""
-        # A Keras boundary is the last step with the earlier value. A warm-up of 0 steps has the boundary -1: no step.
-        rates = [float(self.warmup_learning_rate), *(self.learning_rate / 10**k for k in range(len(self.drops) + 1))]
-        boundaries = [step - 1 for step in (self.warmup_steps, *self.drops)]
-        return keras.optimizers.schedules.PiecewiseConstantDecay(boundaries, rates)
-
-
-@dataclass(frozen=True)
-class CosineSchedule:
-    """A schedule for short runs: a warm-up, then cosine decay, which reaches 0 after the last step.
-
-    Attributes:
-        learning_rate: rate at the end of the warm-up. Default 0.1.
-        warmup_steps: length of the warm-up. Default 200.
-        warmup_learning_rate: constant rate during the warm-up, as in the paper. Default `None`: a linear rise from 0.
-
-    Raises:
-        InputError: a number is out of range.
-
-    Example:
-
-    >>> rate = CosineSchedule(0.1, warmup_steps=100).to_keras(300)
-    >>> [round(float(rate(step)), 4) for step in (0, 50, 100, 200, 300)]
-    [0.0, 0.05, 0.1, 0.05, 0.0]
-    """
-
-    learning_rate: float = 0.1
-    warmup_steps: int = 200
-    warmup_learning_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        make_plain(self)
-        check_number("learning_rate", self.learning_rate, 0)
-        check_count("warmup_steps", self.warmup_steps)
-        if self.warmup_learning_rate is not None:
-            check_number("warmup_learning_rate", self.warmup_learning_rate, 0)
-
-    def scaled(self, factor: float) -> CosineSchedule:
-        """Return the schedule with the warm-up's length multiplied by `factor`."""
-        return dataclasses.replace(self, warmup_steps=round(self.warmup_steps * factor))
-
-    def to_keras(self, steps: int) -> keras.optimizers.schedules.LearningRateSchedule:
-        """Return the learning rate as a function of the step (0, 1, …, `steps` − 1)."""
-        rate = float(self.learning_rate)  # an int would make Keras compute in int
-        warmup = min(self.warmup_steps, steps - 1)
-        if warmup < 1:
-            return keras.optimizers.schedules.CosineDecay(rate, steps - warmup)
-        if self.warmup_learning_rate is not None:
-            return CosineAfterHold(float(self.warmup_learning_rate), warmup, rate, steps - warmup)
-        return keras.optimizers.schedules.CosineDecay(0.0, steps - warmup, warmup_target=rate, warmup_steps=warmup)
-
-
-SCHEDULES: dict[str, type[StepSchedule] | type[CosineSchedule]] = {"steps": StepSchedule, "cosine": CosineSchedule}
 KINDS: dict[str, type[Recipe]] = {}
 """Subclasses of `Recipe` by the name that `run.json` uses."""
 
@@ -172,7 +72,7 @@ class Recipe:
     name: str
     steps: int
     batch_size: int = 128
-    schedule: StepSchedule | CosineSchedule = StepSchedule()
+    schedule: StepSchedule | CosineSchedule = PAPERS_SCHEDULE
     momentum: float = 0.9
     nesterov: bool = False
     weight_decay: float = 1e-4
@@ -190,6 +90,7 @@ class Recipe:
         KINDS[kind] = cls
 
     def __post_init__(self) -> None:
+        _check_subclass(type(self))
         make_plain(self)
         check_choice("treatment of the inputs", self.inputs, INPUTS)
         check_choice("choice of decayed variables", self.decays, DECAYS)
@@ -292,6 +193,20 @@ class Recipe:
         return from_record(KINDS[name] if name else Recipe, data)
 
 
+def _check_subclass(kind: type[Recipe]) -> None:
+    """Refuse a subclass that sets a field of its base as a plain class attribute, which a dataclass ignores."""
+    fields = {field.name for field in dataclasses.fields(kind)}
+    for base in itertools.takewhile(lambda base: base is not Recipe, kind.__mro__):
+        decorated = "__dataclass_params__" in vars(base)
+        annotated = vars(base).get("__annotations__", {}) if decorated else {}
+        if ignored := sorted(fields & vars(base).keys() - set(annotated)):
+            name = ignored[0]
+            raise InputError(
+                f"{base.__name__}.{name} has no effect; decorate the class with @dataclass(frozen=True) and write "
+                f"`{name}: type = value`, or pass {name} when you create the recipe"
+            )
+
+
 @dataclass(frozen=True)
 class AdamRecipe(Recipe, kind="adam"):
     """How a Transformer is trained: with AdamW.
@@ -304,7 +219,7 @@ class AdamRecipe(Recipe, kind="adam"):
         decays: `"all"` (default), or `"kernels"`: no biases, normalization parameters, embeddings or positions.
         clip_norm: clip the global norm of the gradient to this, or `None` (default) for no clipping.
 
-    The other attributes are those of `Recipe`. `nesterov` is ignored.
+    The other attributes are those of `Recipe`, without `nesterov`.
 
     >>> type(RECIPES["adam"].optimizer()).__name__
     'KernelAdamW'
@@ -316,6 +231,8 @@ class AdamRecipe(Recipe, kind="adam"):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_rate("beta_2", self.beta_2)
+        if self.nesterov:
+            raise InputError("AdamW has no Nesterov momentum; leave out nesterov")
         if self.clip_norm is not None and check_number("clip_norm", self.clip_norm, 0) == 0:
             raise InputError(
                 "clip_norm is 0, which makes every gradient 0; use a larger number, or None for no clipping"

@@ -238,9 +238,13 @@ class RunFolder:
         """Return the file of the trained model.
 
         Raises:
-            InputError: the folder contains no training run, the run is not finished, or the file is missing.
+            InputError: the folder contains no training run, the run diverged or is not finished, or the file is
+                missing.
         """
-        if self.training()["status"] != "finished":
+        status = self.training()["status"]
+        if status == "diverged":
+            raise InputError(f"{self.path} diverged and has no trained model; train again with a lower learning rate")
+        if status != "finished":
             raise InputError(
                 f"{self.path} has no trained model yet; finish it first with {as_command('train --resume', self.path)}"
             )

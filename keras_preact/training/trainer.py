@@ -59,7 +59,7 @@ def _in_training(folder: RunFolder, shared_request: StopRequest | None) -> Itera
         raise
     except BaseException as error:
         with suppress(OSError, InputError):  # report the original error
-            if folder.record_path.exists():
+            if folder.record_path.exists() and folder.record().get("status") != "finished":
                 if isinstance(error, WriteError):
                     error.run = folder.path
                 folder.update_record(status="interrupted")
@@ -350,6 +350,10 @@ def _fit(
                     shuffle=False,  # `batches` defines the order
                     verbose=0,
                 )
+            if any(type(callback).__module__.split(".")[0] != "keras_preact" for callback in callbacks):
+                # At the end of `fit`, a callback may change the weights, as EarlyStopping restores its best ones. The
+                # run goes on from, and ends with, those whose error was recorded.
+                recorder.checkpoint.restore()
             with stopwatch.pause():
                 yield recorder.step
     except Diverged as error:
@@ -363,6 +367,11 @@ def _fit(
             f"training failed, probably because another of its processes ended ({first_line(error)}); "
             f"restart all of them with {as_command('train --resume', folder.path)}"
         ) from error
+    if recorder.step != recipe.steps:
+        raise InputError(
+            f"Keras ended the training after {recorder.step:,} of {recipe.steps:,} steps; unset KERAS_MAX_EPOCHS and "
+            f"KERAS_MAX_STEPS_PER_EPOCH, and start the run in {folder.path} again"
+        )
     folder.update_record(**stopwatch.times)
 
 
@@ -448,8 +457,8 @@ def _finish(folder: RunFolder, model: keras.Model) -> RunFolder:
     with written_aside(path, path.with_name("model.partial.keras")) as aside:  # Keras requires the suffix .keras
         save_model(model, aside)
     rows = folder.metrics()
-    folder.write_curves({model.name: rows}, folder.unit())
     last = rows[-1]
     result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
     folder.update_record(status="finished", result=result)
+    folder.write_curves({model.name: rows}, folder.unit())  # last: a fault in drawing must not cost the run
     return folder

@@ -1,6 +1,7 @@
 """Folders: images of all kinds, and what is refused."""
 
 import copy
+import json
 import multiprocessing
 import os
 import pickle
@@ -205,3 +206,15 @@ def test_bad_folders_are_refused(folder, tmp_path):
 def test_some_classes_of_a_folder(folder):
     names = from_folder(folder).class_names
     assert from_folder(folder).only(names[::-1]).class_names == names[::-1]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no names that are not UTF-8")
+def test_names_that_are_not_utf_8_are_read_and_recorded(folder):
+    first = folder / "train" / "cats" / "0.png"
+    broken = first.with_name("caf\udce9.png")
+    before = from_folder(folder).fingerprint()
+    first.rename(broken)
+    assert from_folder(folder).fingerprint() != before
+    broken.write_bytes(broken.read_bytes()[:40])
+    skipped = from_folder(folder, skip_corrupt=True).skipped
+    assert skipped == (r"train/cats/caf\udce9.png",) and json.dumps(skipped).encode()

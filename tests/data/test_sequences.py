@@ -209,3 +209,14 @@ def test_characters_are_encoded_one_by_one():
 def test_what_cannot_be_encoded_is_refused(data, texts, says):
     with pytest.raises(InputError, match=says):
         data().encode(texts)
+
+
+def test_baselines_of_a_large_vocabulary_need_little_memory():
+    """A table of all pairs of 10⁵ tokens would have 80 GB."""
+    vocabulary = tuple(map(str, range(100_000)))
+    tokens = np.array([[1, 99_999, 1, 5], [1, 99_999, 1, 5]])
+    following = np.array([[99_999, 1, 5, 7], [99_999, 1, 4, 7]])
+    split = SequenceSplit(tokens, following)
+    found = baselines(SequenceDataset("large", split, split, "next_token", vocabulary))
+    # After 1: 99999 twice, 5 and 4 once. The most frequent token is 1, 7 or 99999, twice each: the first of them.
+    assert found == {"the most frequent token": 75.0, "what most often follows the last token": 25.0}

@@ -308,3 +308,9 @@ def test_the_guide_to_training_says_what_the_runs_of_recipe_fast_reached():
     assert said in guide and max(found) < 10
     assert f"{minutes:.1f} core-minutes" in guide
     assert f"{runs[0]['training_flops'] / 1e12:.0f}·10¹² floating-point operations" in guide
+
+
+def test_the_demo_of_one_seed_has_no_interval(tmp_path, made_up_run):
+    for order, error in (("original", 89.0), ("full_preactivation", 71.5)):
+        run_of(made_up_run, tmp_path, "screening", f"{order}-218-0.1", 0, error, "demo")
+    assert demo_claim(Store([tmp_path])).endswith("a difference of 17.50 points (n = 1 and 1).")

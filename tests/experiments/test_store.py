@@ -14,7 +14,6 @@ from keras_preact.layers import get_shortcut
 from keras_preact.layers.registry import shortcut_config
 from keras_preact.models.registry import ENTRIES
 from keras_preact.training import CosineSchedule, Recipe, RunConfig, RunFolder
-from keras_preact.training.recipe import AdamRecipe
 
 CHOICES = {
     "cifar_resnet": {
@@ -182,12 +181,9 @@ def test_equal_initializers_are_equal_however_they_are_said():
 
 
 def test_arguments_of_a_recipe_that_do_nothing_make_no_other_run():
-    for recipe, change in (
-        (Recipe("mine", 10, augment=False), {"padding": 2}),
-        (AdamRecipe("mine", 10), {"nesterov": True}),
-    ):
-        changed = config(recipe=dataclasses.replace(recipe, **change))
-        assert identity(changed) == identity(config(recipe=recipe))
+    recipe = Recipe("mine", 10, augment=False)
+    changed = config(recipe=dataclasses.replace(recipe, padding=2))
+    assert identity(changed) == identity(config(recipe=recipe))
     assert identity(config(recipe=Recipe("mine", 10, padding=2))) != identity(config(recipe=Recipe("mine", 10)))
 
 

@@ -28,6 +28,7 @@ from keras_preact.training import (
     RunConfig,
     RunFolder,
     RunLocked,
+    compare,
     resume,
     resume_comparison,
     start,
@@ -161,7 +162,8 @@ def test_whichever_write_of_a_training_is_refused_it_says_so_and_goes_on_to_the_
             except WriteError as error:
                 check_sentence(error, run)
                 begun = (run / "run.json").exists()
-                assert ("train --resume" in str(error)) == begun
+                unfinished = begun and RunFolder.open(run).record()["status"] != "finished"
+                assert ("train --resume" in str(error)) == unfinished  # the curves are drawn last
             except InputError as error:  # the folder itself could not be made
                 assert "cannot create the folder" in str(error)
                 begun = False
@@ -350,6 +352,51 @@ def test_a_closed_terminal_saves_and_stops(whole, data, tmp_path):
 
 
 @needs_posix
+def test_a_closed_terminal_may_send_its_signal_twice(whole, data, tmp_path):
+    """A shell passes SIGHUP on, and the system sends it as well; `timeout` does the same with SIGTERM."""
+
+    def hang_up():
+        for _ in range(2):
+            signal.raise_signal(signal.SIGHUP)
+
+    with pytest.raises(Interrupted, match="SIGHUP after step 2"):
+        start(CONFIG, tmp_path / "run", dataset=data, callbacks=[At(2, hang_up)])
+    assert rows_without_time(resume(tmp_path / "run", dataset=data)) == rows_without_time(whole)
+
+
+def test_a_second_ctrl_c_ends_at_once(data, tmp_path):
+    def press():
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as stop:
+        start(CONFIG, tmp_path / "run", dataset=data, callbacks=[At(2, press)])
+    assert not isinstance(stop.value, Interrupted)
+    assert RunFolder.open(tmp_path / "run").record()["step"] == 0
+
+
+def test_a_handler_that_python_cannot_restore_is_left(data, tmp_path, monkeypatch):
+    """`signal.signal` returns `None` for a handler that C code installed, in an embedded Python."""
+    set_handler = signal.signal
+
+    def of_c_code(number, handler):
+        assert handler is not None
+        set_handler(number, handler)
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(signal, "signal", of_c_code)
+    try:
+        run = start(CONFIG, tmp_path / "run", dataset=data)
+    finally:
+        monkeypatch.undo()
+        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if sys.platform != "win32":
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    assert run.record()["status"] == "finished"
+
+
+@needs_posix
 def test_under_nohup_a_run_goes_on(data, tmp_path):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -361,10 +408,12 @@ def test_under_nohup_a_run_goes_on(data, tmp_path):
 
 def test_a_signal_while_the_run_is_finished_comes_after_it(data, tmp_path, monkeypatch):
     """The model is saved and the record written; then the signal does what it does to any program."""
-    save = keras.Model.save
+    save, saved = keras.Model.save, []
 
     def interrupted_save(self, *arguments, **keywords):
-        signal.raise_signal(signal.SIGINT)
+        saved.append(self)
+        if len(saved) != 2:  # the second is the first run of a comparison, which a signal interrupts
+            signal.raise_signal(signal.SIGINT)
         save(self, *arguments, **keywords)
 
     monkeypatch.setattr(keras.Model, "save", interrupted_save)
@@ -373,6 +422,10 @@ def test_a_signal_while_the_run_is_finished_comes_after_it(data, tmp_path, monke
     folder = RunFolder.open(tmp_path / "run")
     assert folder.record()["status"] == "finished" and folder.trained_model().exists()
     assert not folder.is_taken()
+    bundled = RunConfig(options={"depth": 8}, recipe=Recipe("faults", steps=1, batch_size=4), image_size=8)
+    with pytest.raises(KeyboardInterrupt):
+        compare({"a": bundled, "b": bundled}, tmp_path / "both")
+    assert RunFolder.open(tmp_path / "both" / "b").record()["status"] == "finished"
 
 
 def command(*arguments, **options):

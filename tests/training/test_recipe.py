@@ -20,7 +20,6 @@ from keras_preact.training import (
     StepSchedule,
     get_recipe,
 )
-from keras_preact.training.recipe import KINDS
 
 
 def rates(schedule, steps, at):
@@ -117,12 +116,6 @@ def test_the_size_of_the_images_grows_after_whole_epochs_to_full_size():
         assert scales == sorted(scales)
         assert scales[-1] == 1
     assert {Recipe("mine", 10).image_scale(epoch, 10) for epoch in range(10)} == {1}
-
-
-@pytest.fixture
-def kinds(monkeypatch):
-    """The table of the subclasses, which is set back after the test."""
-    monkeypatch.setattr("keras_preact.training.recipe.KINDS", dict(KINDS))
 
 
 @pytest.mark.usefixtures("kinds")
@@ -381,3 +374,30 @@ def test_kerass_weight_decay_is_refused_beside_ours():
         CoupledSGD(0.1, weight_decay=1e-4)
     with pytest.raises(InputError, match="use decay alone"):
         CoupledSGD.from_config({**CoupledSGD(0.1).get_config(), "weight_decay": 0.0})
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_field_as_a_plain_class_attribute_is_refused_because_it_would_have_no_effect():
+    class Plain(Recipe):
+        nesterov = True
+
+    @dataclasses.dataclass(frozen=True)
+    class Annotated(Recipe):
+        momentum: float = 0.5
+
+    @dataclasses.dataclass(frozen=True)
+    class NotAnnotated(Recipe):
+        momentum = 0.5
+
+    class Below(Annotated):
+        pass
+
+    for kind, name in ((Plain, "nesterov"), (NotAnnotated, "momentum")):
+        with pytest.raises(InputError, match=f"{kind.__name__}.{name} has no effect; decorate the class with @data"):
+            kind("a", 1)
+    assert Annotated("a", 1).momentum == Below("a", 1).momentum == 0.5
+
+
+def test_adam_has_no_nesterov_momentum():
+    with pytest.raises(InputError, match="AdamW has no Nesterov momentum; leave out nesterov"):
+        AdamRecipe("a", 1, nesterov=True)

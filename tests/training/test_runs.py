@@ -16,7 +16,7 @@ from harness import (
 
 from keras_preact import InputError
 from keras_preact.training import RunFolder, RunLocked, next_free_folder
-from keras_preact.training.provenance import environment
+from keras_preact.training.provenance import commit, environment
 from keras_preact.training.runs import FORMAT, LOCK, METRICS, ReadOnlyRunFolder, metrics_summary
 
 
@@ -273,3 +273,18 @@ def test_provenance_names_versions_commit_and_hardware_but_no_host_and_no_path()
     assert platform.node() not in text or len(platform.node()) < 4
     if about["commit"] is not None:
         assert len(about["commit"]["id"]) == 40
+
+
+def test_the_commit_is_found_whatever_the_encoding_of_the_system(monkeypatch):
+    """Git writes paths in UTF-8, which the system's encoding may be unable to decode."""
+    run = subprocess.run
+
+    def in_a_folder_with_an_umlaut(command, **options):
+        result = run(command, **options)
+        assert isinstance(result.stdout, bytes)
+        if "--show-toplevel" in command:
+            result.stdout = "/elsewhere/Gerät \udcff".encode("utf-8", "surrogateescape")
+        return result
+
+    monkeypatch.setattr(subprocess, "run", in_a_folder_with_an_umlaut)
+    assert commit() is None  # another repository

@@ -783,3 +783,127 @@ def test_a_run_that_is_killed_at_random_moments_ends_with_the_same_weights(
         a, b = (keras.models.load_model(each.model_path).get_weights() for each in (whole, folder))
         for x, y in zip(a, b, strict=True):
             np.testing.assert_array_equal(x, y)
+
+
+# ---- callbacks and optimizers that change more than a run allows --------------------------------------------------
+
+
+class ChangesWeightsAtTheEnd(keras.callbacks.Callback):
+    """As EarlyStopping, which restores its best weights at the end of every call of `fit`."""
+
+    def on_train_end(self, logs=None):
+        for variable in self.model.trainable_variables:
+            variable.assign(variable + 0.5)
+
+
+def test_weights_that_a_callback_sets_at_the_end_of_fit_are_not_those_of_the_run(whole, tiny_dataset, tmp_path):
+    run = start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[ChangesWeightsAtTheEnd()])
+    assert rows_without_time(run) == rows_without_time(whole)
+    assert evaluate(run.path, tiny_dataset)["test_error"] == run.record()["result"]["test_error"]
+
+
+class NoConfig(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return 0.01
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda: keras.optimizers.AdamW(1e-3, use_ema=True), "cannot average its weights"),
+        (lambda: keras.optimizers.SGD(NoConfig()), "define get_config in its class or its schedule"),
+    ],
+)
+@pytest.mark.usefixtures("kinds")
+def test_an_optimizer_that_could_not_be_resumed_or_saved_is_refused(optimizer, message, tiny_dataset, tmp_path):
+    class Mine(Recipe):
+        def optimizer(self):
+            return optimizer()
+
+    with pytest.raises(InputError, match=message):
+        start(dataclasses.replace(CONFIG, recipe=Mine("mine", 2, 10)), tmp_path / "run", tiny_dataset)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("kinds")
+@pytest.mark.parametrize("precision", ["float32", "mixed_float16"])
+def test_the_learning_rate_on_record_is_that_of_the_optimizer(precision, tiny_dataset, tmp_path):
+    class Halved(Recipe):
+        def optimizer(self):
+            return keras.optimizers.SGD(keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.25]))
+
+    class Constant(Recipe):
+        def optimizer(self):
+            return keras.optimizers.SGD(0.125)
+
+    for kind, rates in ((Halved, [0.5, 0.25]), (Constant, [0.125, 0.125])):
+        recipe = kind("mine", 2, 30)
+        config = dataclasses.replace(CONFIG, recipe=recipe, precision=precision)
+        run = start(config, tmp_path / kind.__name__, part_of_epochs(tiny_dataset, 30))
+        assert [row["learning_rate"] for row in run.metrics()] == rates
+
+
+def part_of_epochs(dataset, images):
+    """Return a data set with so many training images."""
+    x, y = dataset.train.batch(np.arange(images))
+    return from_arrays(x, y, x, y)
+
+
+def test_a_training_that_keras_cuts_short_is_not_finished(tiny_dataset, tmp_path, monkeypatch):
+    """As with the environment variable KERAS_MAX_STEPS_PER_EPOCH."""
+    monkeypatch.setattr("keras.src.trainers.epoch_iterator.config.max_steps_per_epoch", lambda: 2)
+    with (
+        pytest.warns(UserWarning, match="Limiting steps_per_epoch to 2"),
+        pytest.raises(InputError, match="Keras ended the training after 6 of 14 steps; unset KERAS_MAX_EPOCHS"),
+    ):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset)
+    assert RunFolder.open(tmp_path / "run").record()["status"] == "interrupted"
+
+
+# ---- evaluation on data of another meaning ------------------------------------------------------------------------
+
+
+def test_evaluation_of_other_classes_or_another_order_is_refused(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (20, 8, 8, 3), "uint8"), [0, 1] * 10
+
+    def named(*names):
+        return from_arrays(x, y, x, y, class_names=names)
+
+    config = RunConfig(options={"depth": 8}, recipe=Recipe("mine", 1, 10))
+    run = start(config, tmp_path / "run", named("cat", "dog"))
+    for accepted in (named("cat", "dog"), from_arrays(x, y, x, y)):  # numbers say nothing
+        evaluate(run.path, accepted)
+    for names in (("dog", "cat"), ("ship", "truck")):
+        with pytest.raises(InputError, match="but the run's network was trained on cat, dog; use data with the same"):
+            evaluate(run.path, named(*names))
+    numbered = start(config, tmp_path / "numbered", from_arrays(x, y, x, y))
+    evaluate(numbered.path, named("dog", "cat"))
+
+
+def test_a_diverged_run_is_not_told_to_resume(tiny_dataset, tmp_path):
+    far_too_large = dataclasses.replace(CONFIG, recipe=Recipe("far", 6, 10, CosineSchedule(1e30)))
+    with pytest.raises(Diverged):
+        start(far_too_large, tmp_path / "run", tiny_dataset)
+    with pytest.raises(InputError, match="diverged and has no trained model; train again with a lower learning rate"):
+        evaluate(tmp_path / "run", tiny_dataset)
+
+
+def test_drawing_comes_after_the_run_is_finished(tiny_dataset, tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no LaTeX")
+
+    monkeypatch.setattr("keras_preact.plots.draw_curves", fail)
+    with pytest.raises(RuntimeError, match="no LaTeX"):
+        start(CONFIG, tmp_path / "run", tiny_dataset)
+    assert RunFolder.open(tmp_path / "run").record()["status"] == "finished"
+    evaluate(tmp_path / "run", tiny_dataset)
+
+
+def test_the_curves_do_not_depend_on_the_style_of_the_program(whole, tmp_path):
+    matplotlib = pytest.importorskip("matplotlib")
+    from keras_preact.plots import draw_curves
+
+    runs = {"net": whole.metrics()}
+    plain = draw_curves(runs, tmp_path / "plain.png").read_bytes()
+    with matplotlib.rc_context({"savefig.dpi": 30, "axes.facecolor": "black", "text.usetex": True, "font.size": 20}):
+        assert draw_curves(runs, tmp_path / "styled.png").read_bytes() == plain
