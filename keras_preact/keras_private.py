@@ -50,13 +50,19 @@ def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerato
 
 @contextlib.contextmanager
 def calling(training: bool | None) -> Iterator[None]:
-    """Return a context in which layers find `training` even if no layer's call is in progress.
+    """Return a context in which layers that are called without `training` find it.
 
-    A layer passes `training` on to those of its inner layers that it calls without it. The recomputation of a
-    checkpointed layer takes place after its call.
+    Keras makes such a context in `__call__`. There is none if `call` runs without it: in `stateless_call`, and in the
+    recomputation of a checkpointed layer. `super().call(x, training=False)` runs in one with another value.
     """
-    if global_state.get_global_attribute("current_call_ctx") is not None:
-        yield
+    context = global_state.get_global_attribute("current_call_ctx")
+    if context is not None:
+        outer = context.training
+        context.training = outer if training is None else training
+        try:
+            yield
+        finally:
+            context.training = outer
         return
     context = CallContext(entry_layer=None)
     context.training = training

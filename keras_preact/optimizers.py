@@ -71,6 +71,8 @@ class CoupledSGD(keras.optimizers.SGD):
         self.decays = check_choice("choice of decayed variables", decays, DECAYS)
 
     def build(self, variables: Any) -> None:
+        if self.built:  # as in Keras: for the first variables alone
+            return
         # Decided here, because `update_step` receives TensorFlow's own variables, which have other names.
         self._is_decayed = [
             (self.decays == "all" or _is_kernel(variable)) and is_decayed(self, variable) for variable in variables
@@ -123,9 +125,15 @@ class KernelAdamW(keras.optimizers.AdamW):
         )
 
     def build(self, variables: Any) -> None:
+        if self.built:
+            return
         excluded = [variable for variable in variables if not (_decays(variable) and is_decayed(self, variable))]
         self.exclude_from_weight_decay(var_list=excluded)
         super().build(variables)
+
+    def _apply_weight_decay(self, variables: Any) -> None:
+        if any(is_decayed(self, variable) for variable in variables):  # PyTorch fails on an empty list
+            super()._apply_weight_decay(variables)
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")

@@ -1,9 +1,10 @@
 """Optimizers and schedules: arguments out of range are refused."""
 
+import keras
 import pytest
 
 from keras_preact import InputError
-from keras_preact.optimizers import CosineAfterHold
+from keras_preact.optimizers import CosineAfterHold, CoupledSGD, KernelAdamW
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,19 @@ from keras_preact.optimizers import CosineAfterHold
 def test_a_schedule_with_numbers_out_of_range_is_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         CosineAfterHold(*arguments)
+
+
+@pytest.mark.parametrize("make", [lambda: CoupledSGD(1.0, 0.0, 0.5, decays="kernels"), lambda: KernelAdamW(0.5, 0.5)])
+def test_a_second_build_changes_nothing_as_in_keras(make):
+    kernel, bias, other = (keras.Variable([1.0], name=name) for name in ("kernel", "bias", "kernel"))
+    optimizer = make()
+    optimizer.build([kernel, bias, other])
+    optimizer.build([bias, other])
+    optimizer.apply([keras.ops.zeros((1,))] * 3, [kernel, bias, other])
+    assert [float(v[0]) < 1 for v in (kernel, bias, other)] == [True, False, True]
+
+
+def test_no_kernel_at_all_decays_nothing():
+    bias = keras.Variable([1.0], name="bias")
+    KernelAdamW(0.5, 0.5).apply([keras.ops.zeros((1,))], [bias])
+    assert float(bias[0]) == 1.0

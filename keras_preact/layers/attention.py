@@ -97,10 +97,10 @@ class SelfAttention(CompositeLayer):
             is_causal = self.causal and mask is None
             attended = ops.dot_product_attention(query, key, value, mask=mask, is_causal=is_causal)
         else:
-            attended = self._attend(query, key, value, mask)
+            attended = self._attend(query, key, value, mask, training)
         return self.output_projection(ops.reshape(attended, (batch, steps, width)))
 
-    def _attend(self, query: Any, key: Any, value: Any, mask: Any) -> Any:
+    def _attend(self, query: Any, key: Any, value: Any, mask: Any, training: bool | None) -> Any:
         """Attention in separate operations: fused ones have no dropout, and TensorFlow has no fused one."""
         scores = ops.einsum("bqhd,bkhd->bhqk", query * query.shape[-1] ** -0.5, key)
         if mask is not None:
@@ -108,7 +108,7 @@ class SelfAttention(CompositeLayer):
             scores = ops.where(mask, scores, ops.cast(-3e4, scores.dtype))
         weights = ops.softmax(scores)
         if self.dropout:
-            weights = self.dropout_layer(weights)
+            weights = self.dropout_layer(weights, training=training)
         return ops.einsum("bhqk,bkhd->bqhd", weights, value)
 
     def multiply_adds(self, input_shape: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class CompositeLayer(keras.layers.Layer):
 
     def build(self, *shapes: Any) -> None:
         super().build(shapes[0])
+        build_inner(self, *shapes)
         track_in_checkpoints(self, self._checkpointed())
         if not self.trainable:
             # Setting `trainable` also sets it on the inner layers, but the constructor set it before they existed.
@@ -47,11 +49,28 @@ class CompositeLayer(keras.layers.Layer):
                 f"{self.name} contains quantized layers, which its configuration cannot record; save the network "
                 "before you quantize it, and quantize it again after loading"
             )
+        if any(getattr(part, "lora_enabled", False) for part in layers_inside(self)):
+            warnings.warn(
+                f"{self.name} has adapters (LoRA), which its configuration cannot record: files and copies have them "
+                "merged into the kernels, and enable_lora adds new ones",
+                stacklevel=2,
+            )
         if not self.built:
             return config if self._frozen is None else {**config, "frozen": self._frozen}
         frozen = frozen_parts(self)
         default = [] if self.trainable else list(range(len(layers_inside(self))))  # as `trainable` alone sets it
         return config if frozen == default else {**config, "frozen": frozen}
+
+
+def build_inner(layer: keras.layers.Layer, *shapes: Any) -> None:
+    """Build the layers inside a layer that wait for its first call: trace `call`, as Keras does then.
+
+    Calling the layer instead would record it as a node of a model.
+    """
+    if not all(part.built for part in layers_inside(layer)):
+        with keras.name_scope(layer.name):
+            inputs = (keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes)
+            keras.Operation.compute_output_spec(layer, *inputs)
 
 
 def in_order(layers: Sequence[keras.layers.Layer], x: Any) -> Any:

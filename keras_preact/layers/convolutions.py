@@ -56,6 +56,11 @@ def check_kernel_initializer(initializer: Any) -> Any:
         )
     if isinstance(initializer, (str, dict)):
         return initializer
+    if isinstance(getattr(instance, "seed", None), keras.random.SeedGenerator):
+        raise InputError(
+            f"the SeedGenerator of {type(instance).__name__} would begin again in each convolution, and all kernels "
+            "would be equal; leave out the seed, and set that of the program with keras.utils.set_random_seed"
+        )
     config = keras.initializers.serialize(instance)
     try:
         keras.initializers.get(config)

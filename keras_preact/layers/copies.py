@@ -143,6 +143,22 @@ def _is_same(part: Any, other: Any) -> bool:
     return part.__code__ == other.__code__ and part.__defaults__ == other.__defaults__ and same
 
 
+def check_copyable(unit: keras.layers.Layer) -> None:
+    """Refuse a unit with weights that a copy from its configuration does not have.
+
+    Raises:
+        InputError: it contains adapters (LoRA) or quantized layers.
+    """
+    for part in [unit, *layers_inside(unit)]:
+        if getattr(part, "lora_enabled", False):
+            raise InputError(
+                f"{unit.name} has adapters (LoRA), which a copy would lose; save the network and load it again, which "
+                "merges them into the kernels"
+            )
+        if part.quantization_mode:
+            raise InputError(f"{unit.name} has quantized layers, which cannot be copied; do it before you quantize")
+
+
 def copy_frozen(source: keras.layers.Layer, unit: keras.layers.Layer) -> None:
     """Freeze a built unit, or layers inside it, as in another that may have drop path where this one has none."""
     if unit.trainable != source.trainable:
@@ -175,5 +191,6 @@ def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) ->
     configs = [{k: v for k, v in without_names(layer.get_config()).items() if k not in free} for layer in (unit, other)]
     shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
     frozen = [frozen_parts(layer) for layer in (unit, other)]
-    is_alike = type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen))
+    trains = [{name: v.trainable for name, v in named_variables(layer).items()} for layer in (unit, other)]
+    is_alike = type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen, trains))
     return is_alike and same_custom_objects(unit, other)

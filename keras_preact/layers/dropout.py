@@ -31,7 +31,7 @@ class DropPath(keras.layers.Layer):
     Args:
         rate: probability of dropping F, in [0, 1). Default 0. It is stored in a variable, so that the units of a
             rolled stack can have different rates and a callback can change them. The rate is not a weight:
-            `load_weights` leaves it as it is.
+            `keras_preact.models.load_weights` leaves it as it is. Keras's own `load_weights` restores the saved one.
         seed: of the random draws. Default `None`: chosen by Keras.
         **kwargs: as in `keras.layers.Layer`.
 

@@ -11,6 +11,7 @@ import keras
 from keras import ops
 
 from keras_preact.keras_private import attach_mask, calling, layers_inside, trace
+from keras_preact.layers.composite import build_inner
 from keras_preact.layers.variables import state_indices
 
 
@@ -98,12 +99,11 @@ def call_unit(unit: keras.layers.Layer, x: Any, training: bool | None, mask: Any
 
 def build_unit(unit: keras.layers.Layer, input_shape: Any) -> None:
     """Build a unit and the layers inside it, which the default `build` of Keras does not build."""
-    if type(unit).build is keras.layers.Layer.build and not all(layer.built for layer in layers_inside(unit)):
-        # Trace `call`, as Keras does at the first call. Calling the unit would record it as a node of a model.
-        with keras.name_scope(unit.name):
-            keras.Operation.compute_output_spec(unit, keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
+    if type(unit).build is keras.layers.Layer.build:
+        build_inner(unit, input_shape)
     if not (isinstance(unit, keras.Model) and unit.built):  # a copy of a model with inputs is built, for any batch
         unit.build(input_shape)
+    build_inner(unit, input_shape)  # those that a `build` of its own leaves to the first call
 
 
 def assigned_in_call(

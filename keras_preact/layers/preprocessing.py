@@ -39,7 +39,12 @@ class PerPixelMean(keras.layers.Layer):
 
     def build(self, input_shape: Any) -> None:
         self.mean = self.add_weight(
-            shape=tuple(input_shape[1:]), initializer="zeros", trainable=False, autocast=False, name="mean"
+            shape=tuple(input_shape[1:]),
+            initializer="zeros",
+            dtype="float32",
+            trainable=False,
+            autocast=False,
+            name="mean",
         )
         super().build(input_shape)
 

@@ -32,6 +32,8 @@ class RolledUnits:
         self.stacked: list[keras.Variable] = []
         """The stacked variables, in the order of `template.names`."""
         self.template: Template
+        self._trainable: list[bool] = []
+        """Whether the template's variables were trainable when `weights` was last read."""
 
     # ---- variables --------------------------------------------------------------------------------------------
 
@@ -56,6 +58,7 @@ class RolledUnits:
                     name=name.replace("/", "_"),
                 )
             )
+        self._trainable = [variable.trainable for variable in self.stacked]
         if template.is_assigned_in_build:
             self._initialize_unit_by_unit(input_shape)
 
@@ -104,9 +107,12 @@ class RolledUnits:
 
     @property
     def weights(self) -> list[keras.Variable]:
-        """The stacked variables. One is trainable unless its layer in the loop is frozen."""
-        for stacked, variable in zip(self.stacked, self.template.variables, strict=True):
-            stacked.trainable = variable.trainable
+        """The stacked variables. Freezing a layer in the loop freezes them; each can also be frozen itself."""
+        now = [variable.trainable for variable in self.template.variables]
+        for stacked, before, trainable in zip(self.stacked, self._trainable, now, strict=True):
+            if trainable != before:
+                stacked.trainable = trainable
+        self._trainable = now
         return list(self.stacked)
 
     @property
@@ -118,7 +124,7 @@ class RolledUnits:
         return self.template.unit
 
     def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
-        return {name: (variable, k) for name, variable in zip(self.template.names, self.stacked, strict=True)}
+        return {name: (variable, k) for name, variable in zip(self.template.names, self.weights, strict=True)}
 
     def assign(self, units: Sequence[Mapping[str, keras.Variable]]) -> None:
         """Set the variables of all units, given by name."""

@@ -18,7 +18,7 @@ from keras import ops
 from keras_preact.errors import InputError, check_choice, check_flag, check_positive
 from keras_preact.keras_private import mask_of
 from keras_preact.layers.composite import CompositeLayer
-from keras_preact.layers.copies import clone, copy_frozen, refresh_normalizations, same_but_for_weights
+from keras_preact.layers.copies import check_copyable, clone, copy_frozen, refresh_normalizations, same_but_for_weights
 from keras_preact.layers.functional import Masks, build_unit, call_unit
 from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.layers.remat import check_remat
@@ -90,7 +90,7 @@ class UnitStack(CompositeLayer):
         kwargs.setdefault("dtype", template.dtype_policy)
         kwargs.setdefault("trainable", template.trainable)
         super().__init__(**kwargs)
-        self.supports_masking = True
+        self.supports_masking = template.supports_masking
         self._has_two_masks = False
         """Whether the argument `mask` differs from the mask attached to x, which the layers of the first unit see."""
         self.new_unit = partial(clone, template)  # in a partial: Keras would track an attribute
@@ -182,13 +182,15 @@ class UnitStack(CompositeLayer):
             InputError: there is no unit k, or the stack is not built.
         """
         k = self._check_index(k)
+        check_copyable(self.own_unit(k))
         unit = self.make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
         build_unit(unit, self.get_build_config()["input_shape"])
-        weights = self.unit_weights(k)
+        copy_frozen(self.own_unit(k), unit)
+        weights, variables = self.unit_weights(k), self.unit_variables(k)
         for variable_name, variable in named_variables(unit).items():
             variable.assign(weights[variable_name])
+            variable.trainable = variables[variable_name][0].trainable
         refresh_normalizations(unit)
-        copy_frozen(self.own_unit(k), unit)
         return unit
 
     @classmethod
@@ -206,6 +208,8 @@ class UnitStack(CompositeLayer):
             raise InputError("there are no units to stack; pass at least one")
         if unbuilt := [unit.name for unit in units if not unit.built]:
             raise InputError(f"{unbuilt[0]} has no weights yet; call or build it first")
+        for unit in units:
+            check_copyable(unit)
         first = units[0]
         for unit in units[1:]:
             if not same_but_for_weights(first, unit):
@@ -218,7 +222,11 @@ class UnitStack(CompositeLayer):
         stack.build(first.get_build_config()["input_shape"] or first.input_shape)
         for unit in stack._form.layers:
             copy_frozen(first, unit)
-        stack._form.assign([named_variables(unit) for unit in units])
+        columns = [named_variables(unit) for unit in units]
+        stack._form.assign(columns)
+        for k, column in enumerate(columns):
+            for name, (variable, _) in stack.unit_variables(k).items():
+                variable.trainable = column[name].trainable  # single variables may be frozen
         return stack
 
     def _check_index(self, k: int) -> int:
@@ -231,7 +239,7 @@ class UnitStack(CompositeLayer):
     # ---- calls ------------------------------------------------------------------------------------------------
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
-        attached, later = mask_of(x), mask if self.own_unit(0).supports_masking else None
+        attached, later = mask_of(x), mask if self.supports_masking else None
         differ = later is not None and attached is not mask and (attached is None or self._has_two_masks)
         return self._form.call(self._in_compute_dtype(x), training, Masks(mask, attached, later, differ))
 

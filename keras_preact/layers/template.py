@@ -35,6 +35,10 @@ class Template:
                     f"{self.unit.name} creates variables that have values at once, which units of a rolled stack "
                     "cannot have; use rolled=False"
                 ) from None
+            if any(layer.metrics for layer in [self.unit, *layers_inside(self.unit)]):
+                raise InputError(
+                    f"{self.unit.name} has a metric, which the loop of a rolled stack cannot update; use rolled=False"
+                )
             named = named_variables(self.unit)
             self.initializers = [initializer_of(variable) for variable in named.values()]
             self.is_assigned_in_build = any(scope.get_current_value(v) is not None for v in named.values())

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive, check_rate
+from keras_preact.keras_private import calling
 from keras_preact.layers.attention import SelfAttention, check_gain, width_of, xavier
 from keras_preact.layers.composite import CompositeLayer, in_order
 from keras_preact.layers.dropout import DropPath, seeded_dropout
@@ -125,7 +126,8 @@ class Sublayer(ResidualLayer):
         """Return F without normalization and dropout, from `width` to `width`."""
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
-        return self.terms(x, mask)[-1]
+        with calling(training):
+            return self.terms(x, mask)[-1]
 
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of F on one sequence of `input_shape`."""

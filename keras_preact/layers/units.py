@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive, check_rate
+from keras_preact.keras_private import calling
 from keras_preact.layers.branches import BIASES, EXPANSION, has_bias, operations, residual_branch, weight_layers
 from keras_preact.layers.convolutions import HE_BY_FAN_OUT, check_kernel_initializer, subsampled_shape
 from keras_preact.layers.dropout import DropPath
@@ -201,7 +202,8 @@ class ResidualUnit(ResidualLayer):
         self.shortcut = shortcut
 
     def call(self, x: Any, training: bool | None = None) -> Any:
-        return self.terms(x)[-1]
+        with calling(training):
+            return self.terms(x)[-1]
 
     # ---- facts about the unit ----------------------------------------------------------------------------------
 

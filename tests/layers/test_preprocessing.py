@@ -150,3 +150,13 @@ def test_images_whose_size_is_unknown_until_they_come():
     np.testing.assert_array_equal(array(in_graph(unknown)), array(known(X, training=True)))
     with pytest.raises(InputError, match="whole pixels"):
         in_graph(PadCropFlip(padding=0.125))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "mixed_bfloat16"])
+def test_the_mean_is_float32_under_every_policy(dtype):
+    mean = np.random.default_rng(0).uniform(0, 255, (4, 4, 3))
+    layer = PerPixelMean(dtype=dtype)
+    layer.set_mean(mean)
+    np.testing.assert_array_equal(array(layer.mean), mean.astype("float32"))
+    y = array(keras.ops.cast(layer(np.zeros((1, 4, 4, 3), "uint8")), "float32"))
+    np.testing.assert_allclose(y[0], -mean / 255, rtol=1e-2)

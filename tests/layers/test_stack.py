@@ -874,3 +874,112 @@ class TestErrors:
             UnitStack.from_units([])
         with pytest.raises(InputError, match="new has no weights yet; call or build it first"):
             UnitStack.from_units([ResidualUnit(16, name="new")])
+
+
+# ---- units that leave something to the first call, or have more than weights ---------------------------------------
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class BuildsHalf(keras.layers.Layer):
+    """x + scale W x: its `build` creates the scale and leaves the Dense layer to the first call, as Keras permits."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = keras.layers.Dense(6, name="dense")
+
+    def build(self, input_shape):
+        self.scale = self.add_weight(shape=(), initializer="ones", name="scale")
+
+    def call(self, x):
+        return x + self.scale * self.dense(x)
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_units_whose_build_leaves_layers_to_the_first_call_have_separate_weights_and_files(rolled, tmp_path):
+    x = np.random.default_rng(0).normal(size=(2, 6)).astype("float32")
+    inputs = keras.Input((6,))
+    model = keras.Model(inputs, UnitStack(BuildsHalf(), 3, rolled=rolled, name="stack")(inputs))
+    kernels = [array(model.get_layer("stack").unit_weights(k)["dense/kernel"]) for k in range(3)]
+    assert len({kernel.tobytes() for kernel in kernels}) == 3
+    expected = x
+    for kernel in kernels:
+        expected = expected + expected @ kernel
+    np.testing.assert_allclose(array(model(x)), expected, rtol=1e-4, atol=1e-4)
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(array(keras.models.load_model(tmp_path / "model.keras")(x)), array(model(x)))
+
+
+def test_a_metric_in_a_unit_is_refused_where_it_could_not_be_updated():
+    class Watched(keras.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.mean = keras.metrics.Mean(name="mean")
+
+        def call(self, x):
+            self.mean.update_state(x)
+            return x
+
+    with pytest.raises(InputError, match="has a metric, which the loop of a rolled stack cannot update"):
+        UnitStack(Watched(), 2, rolled=True).build((None, 3))
+    stack = UnitStack(Watched(), 2, rolled=False)
+    stack(np.ones((1, 3), "float32"))
+    assert [float(unit.mean.result()) for unit in stack.units] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_a_mask_ends_where_the_units_do_not_pass_it_on(rolled):
+    class NoMask(keras.layers.Layer):
+        def call(self, x):
+            return x * 1.0
+
+    x = np.ones((1, 4, 3), "float32")
+    x[:, 2:] = 0
+    masked = keras.layers.Masking()(inputs := keras.Input((4, 3)))
+    stack = UnitStack(NoMask(), 2, rolled=rolled)
+    model = keras.Model(inputs, keras.layers.GlobalAveragePooling1D()(stack(masked)))
+    np.testing.assert_allclose(array(model(x)), [[0.5] * 3])
+    assert not stack.supports_masking and UnitStack(EncoderBlock(2), 2).supports_masking
+
+
+class TestSingleFrozenVariables:
+    """`variable.trainable = False` on some variables of a layer, as in training the biases alone."""
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_they_stay_frozen(self, rolled):
+        stack = UnitStack(keras.layers.Dense(6), 2, rolled=rolled)
+        stack.build((None, 6))
+        for variable in stack.weights:
+            variable.trainable = "bias" in variable.name
+        assert {variable.name.split("/")[-1] for variable in stack.trainable_weights} == {"bias"}
+        again = UnitStack.from_units([stack.unit(k) for k in range(2)], rolled=not rolled)
+        assert {variable.name.split("/")[-1] for variable in again.trainable_weights} == {"bias"}
+
+    def test_freezing_the_layer_in_the_loop_still_works(self):
+        stack = UnitStack(OwnBlock(), 2, rolled=True)
+        stack.build((None, 16))
+        stack.loop_unit().dense.trainable = False
+        assert stack.trainable_weights == []
+        stack.loop_unit().dense.trainable = True
+        assert len(stack.trainable_weights) == 2
+
+    def test_units_that_differ_in_them_are_not_stacked(self):
+        units = [keras.layers.Dense(6), keras.layers.Dense(6)]
+        for unit in units:
+            unit.build((None, 6))
+        units[1].bias.trainable = False
+        with pytest.raises(InputError, match="are not equal units"):
+            UnitStack.from_units(units)
+
+
+def test_units_with_adapters_or_quantized_layers_are_not_copied():
+    stack = UnitStack(keras.layers.Dense(6), 2, rolled=False)
+    stack.build((None, 6))
+    stack.units[0].enable_lora(2)
+    for copy in (lambda: stack.unit(0), lambda: UnitStack.from_units(stack.units)):
+        with pytest.raises(InputError, match=r"has adapters \(LoRA\), which a copy would lose; save the network"):
+            copy()
+    stack.units[1].quantize("int8")
+    with pytest.raises(InputError, match="has quantized layers, which cannot be copied"):
+        stack.unit(1)
+    with pytest.raises(InputError, match="has quantized layers, which cannot be copied"):
+        UnitStack.from_units(stack.units[1:])

@@ -121,7 +121,7 @@ def test_separate_operations_equal_the_fused_one(mask):
     some = keras.ops.convert_to_tensor(mask[:3])[:, None, None, :]  # over padding alone, attention is undefined
     parts = [keras.ops.convert_to_tensor(part[:3]) for part in (query, key, value)]
     expected = keras.ops.dot_product_attention(*parts, mask=some)
-    np.testing.assert_allclose(array(attention._attend(*parts, some)), array(expected), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(array(attention._attend(*parts, some, False)), array(expected), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
@@ -373,3 +373,37 @@ def test_a_custom_shortcut(rolled, sequences):
 def test_bad_input(make, sentence):
     with pytest.raises(InputError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("unit", [AttentionUnit(2, dropout=0.5, drop_path=0.3), FeedForwardUnit(dropout=0.5)])
+def test_dropout_acts_in_a_stateless_call(unit):
+    x = np.random.default_rng(0).normal(size=(4, 5, 8)).astype("float32")
+    unit.build(x.shape)
+    values = [[v.value for v in vs] for vs in (unit.trainable_variables, unit.non_trainable_variables)]
+    outputs = [array(unit.stateless_call(*values, x, training=training)[0]) for training in (True, False)]
+    assert not np.allclose(*outputs)
+    np.testing.assert_allclose(outputs[1], array(unit(x)), rtol=1e-5, atol=1e-5)
+
+
+def test_an_activation_with_weights_is_built_trained_and_saved(tmp_path):
+    inputs = keras.Input((5, 8))
+    model = keras.Model(inputs, EncoderBlock(2, activation=keras.layers.PReLU(), name="block")(inputs))
+    slopes = [v for v in model.trainable_variables if "p_re_lu" in v.path]
+    assert len(slopes) == 1
+    slopes[0].assign(np.full(slopes[0].shape, 0.3, "float32"))
+    model.save(tmp_path / "model.keras")
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    np.testing.assert_array_equal(array(keras.models.load_model(tmp_path / "model.keras")(x)), array(model(x)))
+
+
+def test_saving_a_block_with_adapters_says_that_they_are_merged(tmp_path):
+    inputs = keras.Input((5, 8))
+    model = keras.Model(inputs, EncoderBlock(2, name="block")(inputs))
+    dense = model.get_layer("block").feed_forward.branch[0]
+    dense.enable_lora(2)
+    dense.lora_kernel_b.assign(np.ones(dense.lora_kernel_b.shape, "float32"))
+    with pytest.warns(UserWarning, match="has adapters .* merged into the kernels, and enable_lora adds new ones"):
+        model.save(tmp_path / "model.keras")
+    x = np.random.default_rng(0).normal(size=(2, 5, 8)).astype("float32")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(array(loaded(x)), array(model(x)), rtol=1e-5, atol=1e-5)

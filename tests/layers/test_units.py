@@ -288,3 +288,29 @@ def test_what_depends_on_the_shape_is_asked_of_a_built_unit():
         assert unit.keeps_identity
     unit(X)
     assert unit.keeps_identity
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_training_is_that_of_the_call_also_where_keras_makes_no_context(training, images):
+    """`stateless_call` and a subclass's `super().call` run `call` without `__call__`."""
+
+    class Fixed(ResidualUnit):
+        def call(self, x, training=None):
+            return super().call(x, training=not training)
+
+    unit, fixed = ResidualUnit(16, drop_path=0.5), Fixed(16, drop_path=0.5)
+    for layer, expected in ((unit, training), (fixed, not training)):
+        layer.build(images.shape)
+        values = [[v.value for v in vs] for vs in (layer.trainable_variables, layer.non_trainable_variables)]
+        _, state = layer.stateless_call(*values, images, training=training)
+        means = [k for k, v in enumerate(layer.non_trainable_variables) if "moving_mean" in v.path]
+        assert means and all((array(state[k]) != 0).any() == expected for k in means)
+        before = array(layer.branch[1].moving_mean) if hasattr(layer.branch[1], "moving_mean") else None
+        y = array(layer(images, training=training))
+        assert before is None or (array(layer.branch[1].moving_mean) != before).any() == expected
+        assert y.shape == images.shape
+
+
+def test_a_seed_generator_that_would_make_all_kernels_equal_is_refused():
+    with pytest.raises(InputError, match="SeedGenerator of HeNormal would begin again in each convolution"):
+        ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=keras.random.SeedGenerator(1)))

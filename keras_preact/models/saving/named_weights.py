@@ -41,7 +41,12 @@ class Weight:
     def value(self) -> np.ndarray:
         """Return the weight's value."""
         value = self.variable if self.unit is None else self.variable[self.unit]
-        return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(value, "float32")))
+        return np.asarray(keras.ops.convert_to_numpy(keras.ops.cast(value, _numpy_dtype(self.variable))))
+
+
+def _numpy_dtype(variable: keras.Variable) -> str:
+    """Return the dtype in which NumPy holds a weight; it has no bfloat16."""
+    return "float64" if variable.dtype == "float64" else "float32"
 
 
 def named_weights(model: keras.Model) -> dict[str, Weight]:
@@ -96,11 +101,13 @@ def assign(model: keras.Model, weights: Mapping[str, Weight], values: Mapping[st
     """
     stacked: dict[int, tuple[keras.Variable, np.ndarray]] = {}
     for name, weight in weights.items():
-        value, variable = np.asarray(values[name]).astype("float32"), weight.variable
+        variable = weight.variable
+        dtype = _numpy_dtype(variable)
+        value = np.asarray(values[name]).astype(dtype)
         if weight.unit is None:
             variable.assign(value)
         else:
-            stacked.setdefault(id(variable), (variable, np.empty(tuple(variable.shape), "float32")))
+            stacked.setdefault(id(variable), (variable, np.empty(tuple(variable.shape), dtype)))
             stacked[id(variable)][1][weight.unit] = value
     for variable, whole in stacked.values():
         variable.assign(whole)

@@ -311,3 +311,11 @@ def test_files_of_one_backend_load_on_the_others(saved, tmp_path):
                 difference = np.abs(array(model(example(model))) - output).max()
                 assert difference <= 1e-5 * np.abs(output).max(), (kind, form, suffix, target)
                 assign(model, named_weights(model), fresh[target])
+
+
+def test_float64_weights_load_exactly_into_the_other_form(tmp_path):
+    rolled, unrolled = (cifar_resnet(14, rolled=value, dtype="float64") for value in (True, False))
+    rolled.save_weights(tmp_path / "net.weights.h5")
+    load_weights(unrolled, tmp_path / "net.weights.h5")
+    kernel = rolled.get_layer("stage1_stack").unit_weights(0)["conv1/kernel"]
+    np.testing.assert_array_equal(array(unrolled.get_layer("stage1_unit02").branch[0].kernel), array(kernel))
