@@ -219,7 +219,7 @@ def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():
     low, high = (sorted(axes.collections[0].get_paths()[0].vertices[:, 1])[k] for k in (0, -1))
     assert (low, high) == (30.0, 40.0) and axes.get_xscale() == "log"
     assert [label.get_text() for label in axes.get_xticklabels()] == ["20", "110"]
-    assert "test error (%) tuned, original: 110 layers 39 (n = 2), 20 layers 30 (n = 1)" in alt_text(figure)
+    assert "test error (%), tuned, original: 30 at 20 layers to 39 at 110 layers" in alt_text(figure)
     series["test error (%)"]["tuned"] = {"original": {20: [30.0]}}
     for axes in depth_figure(series).axes:  # panels share their ticks: all have those of the fullest
         assert [round(tick) for tick in axes.get_xticks()] == [20, 110]
@@ -235,9 +235,17 @@ def test_the_mechanism_has_a_row_a_quantity_and_a_column_a_moment():
     assert [axes.get_title() for axes in figure.axes] == ["before", "end", "", ""]
     assert [axes.get_yscale() for axes in figure.axes] == ["log", "log", "linear", "linear"]
     assert list(figure.axes[1].get_lines()[0].get_xdata()) == [20, 110]
-    assert figure.axes[0].get_ylabel() == "direct term" and "dead channels, before, original: 20 layers 0" in alt_text(
-        figure
+    assert figure.axes[0].get_ylabel() == "direct term"
+    assert alt_text(figure) == (
+        "Values at the smallest and the largest depth. direct term, end, original: 0.4 at 20 layers to 0.1 at 110 "
+        "layers; dead channels, before, original: 0 at 20 layers to 0.3 at 110 layers."
     )
     assert mechanism_figure({}).axes
     nothing = mechanism_figure({"dead channels": {"before": {"original": {20: 0.0, 110: 0.0}}}})
     assert nothing.axes[0].get_ylim()[1] == 1
+
+
+def test_names_that_read_alike_are_two_curves():
+    rows = [{"step": 1, "train_error": 80.0, "test_error": 90.0}]
+    figure = curves_figure({"run_1": rows, "run 1": rows})
+    assert len(figure.axes[0].get_lines()) == 4

@@ -5,17 +5,18 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_preact.analysis.differentiation import vjp
-from keras_preact.errors import InputError
-from keras_preact.keras_private import producer_of
-from keras_preact.layers.graph import input_of, mask_of
+from keras_preact.analysis.differentiation import vjp, without_graph
+from keras_preact.errors import InputError, first_line
+from keras_preact.keras_private import layers_inside, producer_of
+from keras_preact.layers.graph import input_of, keras_name, mask_of
 from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
@@ -98,7 +99,7 @@ class Link:
         return without_updates(lambda skip: self.unit.add(skip, ops.zeros_like(terms.residual)), terms.skip, training)
 
     def added_term(self, terms: Terms, training: bool = False) -> Any:
-        """Return F(x_l) as added, with any scaling of F: y without h(x_l). A gate receives x_l = 0."""
+        """Return F(x_l) as added, with any scaling of F: y without h(x_l). A gate is that of x_l = 0."""
         return without_updates(
             lambda residual: self.unit.add(ops.zeros_like(terms.skip), residual), terms.residual, training
         )
@@ -136,6 +137,7 @@ class Chain:
     _prepared: keras.Model | None
     _before: keras.Model | None
     _after: keras.Model | None
+    _copies: tuple[_Copies, ...] = ()
     activation: str = "linear"
     _dtype: str = "float32"
 
@@ -155,28 +157,38 @@ class Chain:
         if isinstance(model, Chain):
             return model
         check_functional(model, "analyzed")
+        if len(model.inputs) != 1 or len(model.outputs) != 1:
+            raise InputError(f"{model.name} has several inputs or outputs; analyze a model with one of each")
         layers = [layer for layer in model.layers if units_in(layer)]
         if not layers:
-            raise InputError(
-                f"{model.name} has no residual units of this package; "
-                "use check_identity_path for networks of other layers"
-            )
+            inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
+            remedy = f"pass the model inside it, get_layer({inner[0]!r})" if inner else "use check_identity_path"
+            raise InputError(f"{model.name} itself has no residual units of this package; {remedy}")
         for before, after in itertools.pairwise(layers):
             if input_of(after) is not before.output:
                 raise InputError(f"there are layers between {before.name} and {after.name}; units must form a chain")
         first, last, mask = input_of(layers[0]), layers[-1].output, mask_of(layers[0])
-        # The layers up to the augmentation always run in inference mode, which leaves the images as they are.
-        augmented = next((layer.output for layer in model.layers if isinstance(layer, PadCropFlip)), None)
+        # The layers up to the last augmentation always run in inference mode, which leaves the images as they are.
+        leading = itertools.takewhile(lambda layer: layer is not layers[0], model.layers)
+        augmented = next((layer.output for layer in reversed([*leading]) if _augments(layer)), None)
         inputs = model.inputs if augmented is None else [augmented]
-        return cls(
-            model.name,
-            tuple(_links(layers)),
-            None if augmented is None else keras.Model(model.inputs, augmented),
-            None if any(first is x for x in inputs) else keras.Model(inputs, [first, *mask]),
-            None if any(last is y for y in model.outputs) else _model_after([last, *mask], model.outputs[0]),
-            _last_activation(model),
-            model.inputs[0].dtype,
-        )
+        copies = tuple(_Copies(layer) for layer in layers if isinstance(layer, UnitStack))
+        try:
+            return cls(
+                model.name,
+                tuple(_links(layers, {copy.stack: copy.units for copy in copies})),
+                None if augmented is None else keras.Model(model.inputs, augmented),
+                None if any(first is x for x in inputs) else keras.Model(inputs, [first, *mask]),
+                None if last is model.outputs[0] else _model_after([last, *mask], model.outputs[0]),
+                copies,
+                _last_activation(model),
+                model.inputs[0].dtype,
+            )
+        except ValueError as error:  # Keras finds a path around the units
+            raise InputError(
+                f"{model.name} has connections around its chain of units ({first_line(error)}); analyze a model "
+                "without them"
+            ) from None
 
     def start(self, inputs: Any, training: bool = False) -> tuple[Chain, Any]:
         """Return the chain with the mask of these inputs, and x_1, the input of its first unit.
@@ -188,6 +200,8 @@ class Chain:
         Raises:
             InputError: the model expects uint8 images and these have another dtype: pixels in [0, 1] would become 0.
         """
+        for copies in self._copies:
+            copies.update()
         x, mask = ops.convert_to_tensor(inputs), None
         dtype = keras.backend.standardize_dtype(x.dtype)
         if self._dtype == "uint8" and dtype != "uint8":
@@ -226,6 +240,36 @@ class Chain:
             x = terms.output
 
 
+class _Copies:
+    """Copies of a stack's units, whose weights follow those of the stack."""
+
+    def __init__(self, stack: UnitStack) -> None:
+        self.stack = stack
+        self.units = [stack.unit(k) for k in range(stack.repeats)]
+        self._weights = self._weights_of_stack()
+
+    def _weights_of_stack(self) -> list[np.ndarray]:
+        return [np.array(ops.convert_to_numpy(ops.cast(weight, "float32"))) for weight in self.stack.weights]
+
+    def update(self) -> None:
+        """Copy the weights again if they have changed, for example in training."""
+        weights = self._weights_of_stack()
+        if not all(map(np.array_equal, weights, self._weights)):
+            self._weights = weights
+            for k, unit in enumerate(self.units):
+                self.stack.update_copy(k, unit)
+
+
+_AUGMENTATIONS = ("Random", "AugMix", "CutMix", "MixUp")
+"""How the names of Keras's layers begin that change images at random, in training alone."""
+
+
+def _augments(layer: keras.layers.Layer) -> bool:
+    """Return whether a layer, or a layer inside it, augments images."""
+    parts = [layer, *layers_inside(layer)]
+    return any(isinstance(part, PadCropFlip) or keras_name(part).startswith(_AUGMENTATIONS) for part in parts)
+
+
 def _model_after(inputs: list[Any], output: Any) -> keras.Model:
     """Return the part of a model from the last unit's output and the mask, if there is one and it is used there."""
     try:
@@ -247,14 +291,16 @@ Pass = tuple[Link, Any, Terms]
 """A unit, its input x_l, and its terms."""
 
 
-def _links(layers: Sequence[keras.layers.Layer]) -> Iterator[Link]:
+def _links(
+    layers: Sequence[keras.layers.Layer], units_of: Mapping[keras.layers.Layer, list[keras.layers.Layer]]
+) -> Iterator[Link]:
+    """Yield the units of layers in order; `units_of` has the units of the stacks among them."""
     stage, in_row = 0, Counter[str]()
     for layer in layers:
         row = re.sub(r"_(unit\d+|stack\d*)$", "", layer.name)
         # In the networks of the builders, a stage may also end with a change of shape.
         is_named = re.fullmatch(r"(.*_)?stage\d+", row)
-        blocks = [layer.unit(k) for k in range(layer.repeats)] if isinstance(layer, UnitStack) else [layer]
-        for block in blocks:
+        for block in units_of.get(layer, [layer]):
             units = block.residual_layers()
             starts = not in_row[row] if is_named else any(unit.changes_shape for unit in units.values())
             stage += starts or not stage
@@ -267,7 +313,7 @@ def _links(layers: Sequence[keras.layers.Layer]) -> Iterator[Link]:
 
 def without_updates(function: Callable[[Any], Any], x: Any, training: bool) -> Any:
     """Return `function(x)` and discard its updates of variables: moving averages and random states."""
-    with keras.StatelessScope():
+    with keras.StatelessScope(), without_graph(x):
         # The lambda hides a model from Keras, which would track it as a sublayer.
         return _Part(lambda x: function(x), dtype="float32", autocast=False, name="part")(x, training=training)
 

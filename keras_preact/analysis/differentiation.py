@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import keras
+
+
+def without_graph(x: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which PyTorch stores nothing for gradients, unless x asks for one.
+
+    Otherwise, all activations would stay in memory, since the weights ask for gradients.
+    """
+    if keras.backend.backend() != "torch" or getattr(x, "requires_grad", False):
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.no_grad()
 
 
 def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
@@ -41,8 +54,9 @@ def vjp(function: Callable[[Any], Any], x: Any, upstream: Any) -> Any:
     if backend == "torch":
         import torch
 
-        x = x.detach().requires_grad_()
-        y = function(x)
-        gradient = torch.autograd.grad(y, x, upstream, allow_unused=True)[0] if y.requires_grad else None
+        with torch.enable_grad():  # the program may have turned gradients off
+            x = x.detach().requires_grad_()
+            y = function(x)
+            gradient = torch.autograd.grad(y, x, upstream, allow_unused=True)[0] if y.requires_grad else None
         return torch.zeros_like(x) if gradient is None else gradient
     raise NotImplementedError(f"the {backend} backend has no gradients; use tensorflow, jax or torch")

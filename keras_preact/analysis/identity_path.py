@@ -234,7 +234,7 @@ def _faults_on_shortcut(offenders: Sequence[Call], changes_shape: bool) -> Itera
 
 def _judge_unit(found: Addition, unit: ResidualLayer, before: list[Call] | None) -> UnitPath:
     """Return the identity path of a unit of this package, from the unit's own attributes."""
-    faults = list(_faults_before_split(before or []))
+    faults = list(_faults_before_split(before or [], unit.changes_shape))
     faults += _overridden_methods(found.operation, unit)
     on_shortcut = list(_shortcut_faults(found, unit.shortcut, unit.changes_shape))
     faults += on_shortcut

@@ -58,8 +58,8 @@ class Inspection:
 
     @property
     def unrolled_error(self) -> float:
-        """The largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage; NaN if no unit passes x_l on unchanged."""
-        return max((entry.error for entry in self.sums), default=math.nan)
+        """The largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ of Eq. (4) within a stage; NaN if one is, or if there is none."""
+        return float(np.max([entry.error for entry in self.sums])) if self.sums else math.nan  # `max` would skip NaN
 
     @property
     def gradient_ratio(self) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.analysis.chain import Chain, Link, Pass
-from keras_preact.analysis.gradients import loss_gradient, loss_scale
+from keras_preact.analysis.gradients import check_labels, loss_gradient, loss_scale
 from keras_preact.analysis.propagation import as_float64
 from keras_preact.errors import InputError, check_count, check_positive
 
@@ -230,9 +230,11 @@ def _run(links: Sequence[Link], x: Any) -> Any:
 
 def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
     """Return the test error (%) of each of `count` batches, concatenated in x, the output of the last unit."""
-    predicted = np.split(np.argmax(as_float64(chain.for_copies(count).after(x)), axis=-1), count)
+    outputs = as_float64(chain.for_copies(count).after(x))
+    if outputs.shape[-1] == 1:
+        raise InputError(f"{chain.name} has one output, not a score for each class; use a network with two classes")
+    predicted = np.split(np.argmax(outputs, axis=-1), count)
     expected = np.asarray(labels)
     expected = expected[..., 0] if expected.shape == (*predicted[0].shape, 1) else expected  # as in keras.datasets
-    if expected.shape != predicted[0].shape:
-        raise InputError(f"the labels have shape {expected.shape}; pass class numbers of shape {predicted[0].shape}")
+    check_labels(expected, (*predicted[0].shape, outputs.shape[-1]))
     return [float(100 * np.mean(batch != expected)) for batch in predicted]

@@ -138,7 +138,7 @@ class UnrolledSum:
 
     Attributes:
         unit: name of the unit whose input is x_l.
-        stage: number of its stage; x_L is the stage's last output.
+        stage: number of its stage; x_L is the output of its last unit that passes x on.
         error: ‖x_L − x_l − ΣF(x_i)‖ / ‖x_L‖.
     """
 

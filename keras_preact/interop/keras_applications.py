@@ -8,7 +8,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError, check_choice
+from keras_preact.errors import InputError, check_choice, first_line
 from keras_preact.interop.naming import Naming, parts, take_weights, weights_by_foreign_name
 from keras_preact.layers.branches import ConstantPadding2D
 from keras_preact.layers.units import ResidualUnit
@@ -132,7 +132,10 @@ def to_keras_applications(model: keras.Model) -> keras.Model:
         activation = keras.activations.serialize(model.layers[-1].activation)
         options = {"classes": top.units, "classifier_activation": activation}
     build = getattr(keras.applications, f"ResNet{depth}{version}")
-    converted = build(weights=None, input_shape=model.input_shape[1:], **options)
+    try:
+        converted = build(weights=None, input_shape=model.input_shape[1:], **options)
+    except ValueError as error:  # for example, images of less than 32 pixels
+        raise InputError(f"keras.applications cannot build this network: {first_line(error)}") from None
     variables = _variables(converted)
     if {name: array.shape for name, array in arrays.items()} != {n: tuple(v.shape) for n, v in variables.items()}:
         raise InputError(
@@ -159,6 +162,7 @@ def _named(name: str, weights: Any) -> keras.Model:
 def _recognized(model: keras.Model) -> tuple[int, str]:
     """Return the depth and version of a model of keras.applications, from its layer names."""
     check_functional(model, "recognized")
+    _check_outputs(model)
     blocks = [re.fullmatch(r"conv(\d)_block(\d+)_out", layer.name) for layer in model.layers]
     count = Counter(int(block[1]) for block in blocks if block)
     depth = _BOTTLENECKS.get(tuple(count[stage] for stage in (2, 3, 4, 5)))
@@ -170,9 +174,15 @@ def _recognized(model: keras.Model) -> tuple[int, str]:
     return depth, "V2" if any(layer.name == "post_bn" for layer in model.layers) else ""
 
 
+def _check_outputs(model: keras.Model) -> None:
+    if len(model.outputs) != 1:
+        raise InputError(f"{model.name} has {len(model.outputs)} outputs; pass the network with its last one alone")
+
+
 def _matching(model: keras.Model) -> tuple[int, str]:
     """Return the depth and version of the model of keras.applications that matches a network of this package."""
     check_functional(model, "converted")
+    _check_outputs(model)
     units: dict[int, list[ResidualUnit]] = {}
     for part in parts(model):
         if part.unit is not None:

@@ -29,7 +29,13 @@ _AFTER = {"norm2": "bn1", "norm3": "bn2", "norm_last": "bn{convolutions}"}
 """Batch norms of an original unit: PyTorch numbers them by the preceding convolution."""
 _BEFORE = {f"norm{k}": f"bn{k}" for k in (1, 2, 3)}
 """Batch norms of a pre-activation unit: PyTorch numbers them by the following convolution."""
-_UNITS: dict[str, Any] = {"stride_on": "3x3", "epsilon": 1e-5, "shortcut": "identity", "shape_change": "projection"}
+_UNITS: dict[str, Any] = {
+    "stride_on": "3x3",
+    "epsilon": 1e-5,
+    "shortcut": "identity",
+    "shape_change": "projection",
+    "normalization": "batch",  # group norms also come with standardized kernels (BiT), which no name or shape shows
+}
 _ORIGINAL = _UNITS | {"placement": "original"}
 _PREACTIVATION = _UNITS | {"placement": "full_preactivation"}
 

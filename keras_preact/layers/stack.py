@@ -186,12 +186,18 @@ class UnitStack(CompositeLayer):
         unit = self.make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
         build_unit(unit, self.get_build_config()["input_shape"])
         copy_frozen(self.own_unit(k), unit)
-        weights, variables = self.unit_weights(k), self.unit_variables(k)
+        variables = self.unit_variables(k)
         for variable_name, variable in named_variables(unit).items():
-            variable.assign(weights[variable_name])
             variable.trainable = variables[variable_name][0].trainable
-        refresh_normalizations(unit)
+        self.update_copy(k, unit)
         return unit
+
+    def update_copy(self, k: int, copy: keras.layers.Layer) -> None:
+        """Set the weights of a copy that `unit` made to the present weights of unit k."""
+        weights = self.unit_weights(k)
+        for name, variable in named_variables(copy).items():
+            variable.assign(weights[name])
+        refresh_normalizations(copy)
 
     @classmethod
     def from_units(cls, units: Sequence[keras.layers.Layer], **options: Any) -> UnitStack:

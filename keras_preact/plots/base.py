@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preact.errors import missing_package
+from keras_preact.paper import in_words
 
 try:
     import matplotlib
@@ -35,8 +36,14 @@ def draw(figure: Figure, path: str | Path) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "keras_preact", "svg.fonttype": "path"}):
         metadata: dict[str, Any] = {"Description": alt_text(figure)}
         metadata |= {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(path, format=kind, metadata=metadata)
+        figure.savefig(path, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
     return path
+
+
+def named_in_words(series: Mapping[str, Any]) -> dict[str, Any]:
+    """Return series by their names in words; by the names as they are if two would read alike."""
+    words = {in_words(name): value for name, value in series.items()}
+    return words if len(words) == len(series) else dict(series)
 
 
 def look(number: int) -> dict[str, Any]:

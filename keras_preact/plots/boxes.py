@@ -80,6 +80,7 @@ def canvas(alt: str, width: float, height: float) -> Figure:
     """Return an empty figure for `panel`: the positions are given, so that no layout moves them."""
     figure = new_figure(alt, width, height)
     figure.set_layout_engine("none")
+    figure.set_facecolor("white")  # also in a dark style: the ink is black
     return figure
 
 

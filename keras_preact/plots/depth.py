@@ -211,14 +211,13 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
         found: numbers by quantity, moment, order and depth.
     """
     moments = list(next(iter(found.values()), {}))
-    last = next((moment for moment in reversed(moments) if any(each.get(moment) for each in found.values())), "")
-    ends_in_words = [
-        f"{quantity}, {in_words(order)}: "
-        + " to ".join(f"{points[depth]:.2g} at {depth} layers" for depth in _ends(points))
-        for quantity, by_moment in found.items()
-        for order, points in by_moment.get(last, {}).items()
-    ]
-    alt = f"Values {last}, at the smallest and the largest depth. {'; '.join(ends_in_words)}."
+    ends_in_words = []
+    for quantity, by_moment in found.items():
+        last = next((moment for moment in reversed(moments) if by_moment.get(moment)), "")
+        for order, points in by_moment.get(last, {}).items():
+            ends = " to ".join(f"{points[depth]:.2g} at {depth} layers" for depth in _ends(points))
+            ends_in_words.append(f"{quantity}, {last}, {in_words(order)}: {ends}")
+    alt = f"Values at the smallest and the largest depth. {'; '.join(ends_in_words)}."
     figure = new_figure(alt, 3.4 * max(len(moments), 1), 0.6 + 2.5 * max(len(found), 1))
     grid = figure.subplots(max(len(found), 1), max(len(moments), 1), squeeze=False, sharex=True, sharey="row")
     for row, (panels, (quantity, by_moment)) in enumerate(zip(grid, found.items(), strict=False)):

@@ -10,8 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from keras_preact.paper import in_words
-from keras_preact.plots.base import look, new_figure
+from keras_preact.plots.base import look, named_in_words, new_figure
 
 
 def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: str = "") -> Figure:
@@ -72,7 +71,7 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
             trained", share a color and differ in the kind of line.
         title: title of the figure.
     """
-    profiles = {in_words(name): profile for name, profile in profiles.items()}
+    profiles = named_in_words(profiles)
     signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
     last = {name: gradient[-1].norm or math.nan for name, (_, gradient) in profiles.items()}
     gradients = {name: [entry.norm / last[name] for entry in gradient] for name, (_, gradient) in profiles.items()}
@@ -114,7 +113,7 @@ def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
     """
     import numpy as np
 
-    signals = {in_words(name): signal for name, signal in signals.items()}
+    signals = named_in_words(signals)
     norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
     ratios = [f"{name} {row[0] / (row[-1] or math.nan):.3g}" for name, row in zip(signals, norms, strict=True)]
     alt = (

@@ -8,8 +8,7 @@ from pathlib import Path
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from keras_preact.paper import in_words
-from keras_preact.plots.base import Rows, draw, look, new_figure
+from keras_preact.plots.base import Rows, draw, look, named_in_words, new_figure
 
 
 def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
@@ -29,7 +28,7 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
     >>> alt_text(figure)
     'Error (%) against training steps, training dashed, test solid. At the end: net 40.0 and 45.0.'
     """
-    runs = {in_words(name): rows for name, rows in runs.items()}
+    runs = named_in_words(runs)
     ends = [
         f"{name} {rows[-1]['train_error']:.1f} and {rows[-1]['test_error']:.1f}" if rows else f"{name}: no epoch"
         for name, rows in runs.items()

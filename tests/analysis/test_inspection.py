@@ -80,3 +80,10 @@ def test_nothing_is_written_for_a_model_without_units(tmp_path):
     inputs = keras.Input((4,))
     with pytest.raises(InputError, match="has no residual units"):
         inspect_model(keras.Model(inputs, keras.layers.Dense(2)(inputs)), X, Y, "")
+
+
+def test_a_nan_in_any_stage_is_not_hidden_by_the_others():
+    network = cifar_resnet(20, input_shape=X.shape[1:])
+    kernel = network.get_layer("stage3_unit02").branch[-1].kernel
+    kernel.assign(kernel * float("nan"))
+    assert math.isnan(inspect_model(network, X, Y, "noise").unrolled_error)

@@ -60,8 +60,12 @@ def test_labels_in_a_column_are_taken_and_others_refused():
     model, labels = network(), np.arange(len(X)) % 3
     errors = [[lesion.error for lesion in leave_out(model, X, given)] for given in (labels, labels[:, None])]
     assert errors[0] == errors[1]
-    with pytest.raises(InputError, match="pass class numbers of shape"):
+    with pytest.raises(InputError, match=r"the labels have shape .*; pass one label for each output"):
         leave_out(model, X, labels[:-1])
+    with pytest.raises(InputError, match=r"label 10 is outside \[0, 10\); pass class numbers from 0 to 9"):
+        leave_out(model, X, labels + 8)
+    with pytest.raises(InputError, match="has one output, not a score for each class"):
+        leave_out(cifar_resnet(8, classes=1, input_shape=X.shape[1:]), X, labels % 2)
 
 
 def test_swaps_keep_to_units_of_one_shape(monkeypatch):

@@ -83,7 +83,7 @@ def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
     # 0.3 works in full pre-activation; in the original order, a rate that was not run may work.
     assert "that works: original: 218 layers not all run; full pre-activation: 218 layers 0.3." in page
     assert "## Screening: signal and gradient inside the networks" in page
-    words = "Values before the first step, at the smallest and the largest depth. direct term left, Eq. (5), original: "
+    words = "Values at the smallest and the largest depth. direct term left, Eq. (5), before the first step, original: "
     assert words + "0.5 at 218 layers; direct" in page
     assert "budget demo" not in page.split("## Every run")[0]  # no table of a hundred rows
 

@@ -153,3 +153,16 @@ def test_another_network_does_not_go_back(options, words):
 def test_the_other_order_of_layers_does_not_go_back():
     with pytest.raises(InputError, match="no network with the units of"):
         to_keras_applications(imagenet_resnet(18, input_shape=(64, 64, 3)))
+
+
+def test_a_network_with_several_outputs_is_refused():
+    theirs = keras.applications.ResNet50V2(weights=None, input_shape=(64, 64, 3), include_top=False)
+    stages = keras.Model(theirs.input, [theirs.get_layer("conv3_block4_out").output, theirs.output])
+    with pytest.raises(InputError, match="has 2 outputs; pass the network with its last one alone"):
+        load_keras_applications(stages)
+
+
+def test_images_that_keras_applications_refuses_are_one_sentence():
+    small = preact_resnet50(profile="keras_applications", input_shape=(16, 16, 3))
+    with pytest.raises(InputError, match=r"keras\.applications cannot build this network: .*at least 32x32"):
+        to_keras_applications(small)

@@ -154,3 +154,11 @@ def test_pickles_are_not_opened(tmp_path, suffix):
     with pytest.raises(InputError, match="is a pickle, which can execute"):
         load_torch_state_dict(ours("PreActResNet18"), path)
     assert not (Path.cwd() / "owned").exists()
+
+
+def test_group_norms_are_refused_because_their_kernels_may_be_standardized():
+    """BiT's networks have the names and shapes of `normalization="group"`, and standardize kernels when they run."""
+    bit = {name: array for name, array in state("resnetv2_50").items() if "running" not in name}
+    network = imagenet_resnet(50, profile="timm", normalization="group", input_shape=(64, 64, 3))
+    with pytest.raises(InputError, match="has normalization='group', but the units of timm's resnetv2 have 'batch'"):
+        load_torch_state_dict(network, bit)

@@ -178,3 +178,12 @@ def test_a_custom_placement():
     mine = Placement("mine", "mine", first=("relu",), between=(), last=("norm",), after_addition=("norm", "relu"))
     parts = placement_parts(mine, ["a", "b", "c"])
     assert parts.branch == ("ReLU", "a", "b", "c", "BN") and parts.after == ("BN", "ReLU")
+
+
+def test_diagrams_are_readable_in_a_dark_style(tmp_path):
+    from matplotlib import style
+
+    units = {"unit": built(placement="original")}
+    light = draw(unit_figure(units), tmp_path / "light.png").read_bytes()
+    with style.context("dark_background"):
+        assert draw(unit_figure(units), tmp_path / "dark.png").read_bytes() == light
