@@ -90,7 +90,14 @@ def _claims() -> Iterator[Claim]:
     start, ours, bfloat16 = "start 1001", "default, mixed_bfloat16", "mixed_bfloat16"
     plain = "plain Keras, float32 | plain Keras, mixed_bfloat16"
     first, memory = {"key": "first_step"}, {"key": "peak_gib"}
-    yield Claim("first step, 1001: plain Keras ÷ default", start, "plain Keras", "default", **first, at_least=25)
+    yield Claim(
+        "time to the first step, ResNet-1001: plain Keras ÷ default",
+        start,
+        "plain Keras",
+        "default",
+        **first,
+        at_least=25,
+    )
     for depth, bar in ((20, 1.3), (1001, 1.5)):
         text = f"first step, {depth}: default ÷ PyTorch"
         yield Claim(text, f"start {depth}", "default", "PyTorch", **first, at_most=bar)
@@ -100,7 +107,9 @@ def _claims() -> Iterator[Claim]:
         for comparison in ("step 56", "step 164", deep):
             text = f"step, {comparison.split()[1]}, {precision}: rolled ÷ unrolled"
             yield Claim(text, comparison, f"rolled, {precision}", f"unrolled, {precision}", at_most=1.05)
-    yield Claim("memory, 1001: default ÷ plain Keras", start, "default", "plain Keras", **memory, at_most=0.33)
+    yield Claim(
+        "peak memory, ResNet-1001: default ÷ plain Keras", start, "default", "plain Keras", **memory, at_most=0.33
+    )
     text = "memory, 1001, batch 64: remat ÷ without"
     yield Claim(text, "memory 1001", "rolled, remat", "rolled", **memory, at_most=0.6)
     text = "step, 1001, batch 8: plain Keras (float32) ÷ default"
@@ -147,7 +156,7 @@ class Default:
 
 DEFAULTS = (
     Default(
-        "Stages with 8 or more equal units are rolled on TensorFlow; on other backends from 500.",
+        "Stages with 8 or more equal units are rolled on TensorFlow; on other backends, stages with 500 or more.",
         "A loop is traced once for all units, so training starts sooner; steps are about as fast. Shorter stages gain "
         "nothing. On JAX, loops start sooner too, but need more memory. GPUs were not measured.",
         (

@@ -702,7 +702,7 @@ def page():
         "Will it work with a custom loop, `TimeDistributed`, `deepcopy` or ONNX? This page lists "
         f"{len(USES)} ways to use Keras layers and models.",
         "The layers and networks of this package pass a test of each, in `tests/test_uses.py`, on the backends in the",
-        "last column.",
+        "last column. To run one: `pytest tests/test_uses.py -k grad_cam`.",
     ]
     for group in dict.fromkeys(group for group, *_ in USES):
         lines += ["", f"## {group}", "", "| way | test | backends |", "|---|---|---|"]

@@ -32,8 +32,6 @@ def page() -> str:
 
 _INTRODUCTION = """# Trained networks
 
-`python -m keras_preact.experiments.publish` writes this page.
-
 `pretrained(name)` returns a trained network that is ready to use. It accepts uint8 images (or tokens),
 preprocesses them itself, and returns logits:
 
@@ -64,8 +62,12 @@ network = require_uint8(keras.Model(trained.input, keras.layers.Dense(3)(feature
 ```
 
 On each card, the interval of the test error reflects the finite number of test images. "Confidence" is the mean
-probability of the predicted class; the expected calibration error measures how far confidence and accuracy differ
-within bins of equal confidence (0 is best). Errors by seed come from all stored runs of the same configuration.
+probability of the predicted class; the expected calibration error is the mean difference of confidence and accuracy
+over 15 bins of equal width (0 is best). Errors by seed come from all stored runs of the same configuration, as recorded
+in training. The published weights are rounded to float16, so their test error can differ by a few hundredths of a
+point.
+
+`python -m keras_preact.experiments.publish RUN NAME` adds a network and writes this page.
 
 The Transformer expects tokens. The `encode` method of its data set converts texts:
 
