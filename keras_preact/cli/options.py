@@ -77,7 +77,7 @@ def _add_train(commands: Any) -> None:
         "(default: adam for a Transformer, demo for the bundled images, short otherwise)",
     )
     length = train.add_mutually_exclusive_group()
-    length.add_argument("--epochs", type=int, help="passes over the training data (default: the recipe's)")
+    length.add_argument("--epochs", type=int, help="passes over the training data, instead of the recipe's steps")
     length.add_argument("--steps", type=int, help="mini-batches to train (default: the recipe's)")
     train.add_argument("--batch-size", type=int, help="examples per mini-batch (default: the recipe's)")
     train.add_argument("--precision", help=_PRECISION)
@@ -111,7 +111,11 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.add_argument("folder", type=_path, metavar="RUN", help="run folder")
     evaluate.add_argument("--data-dir", type=_absolute, help=_MOVED_DATA)
     evaluate.add_argument("--image-size", type=int, help="size of the test crop in pixels (default: the run's)")
-    evaluate.add_argument("--short-side", type=int, help="short side of the test images in pixels, before the crop")
+    evaluate.add_argument(
+        "--short-side",
+        type=int,
+        help="short side of the test images in pixels, before the crop (default: in proportion to it, as in the run)",
+    )
 
 
 def _add_reproduce(commands: Any) -> None:
@@ -224,7 +228,8 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
     group = to.add_argument_group("network")
     if with_name:
         group.add_argument(
-            "--model", help="cifar_resnet (default), preact_resnet50, postact_resnet18, prenorm_transformer, …"
+            "--model",
+            help="cifar_resnet (default), preact_resnet50, prenorm_transformer, …; `keras-preact info` lists all",
         )
     group.add_argument(
         "--depth",
@@ -232,13 +237,21 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
         help="layers: 6n+2 or 9n+2 for cifar_resnet (default: 20), 50 and others for imagenet_resnet; blocks for a "
         "Transformer (default: 6)",
     )
-    group.add_argument("--placement", help="order of BN, ReLU and addition, Table 2 (default: full_preactivation)")
+    group.add_argument(
+        "--placement",
+        help="order of normalization, ReLU and addition: a name from Table 2 (default: full_preactivation); for a "
+        "Transformer pre_norm (default), post_norm, sandwich or no_norm",
+    )
     group.add_argument(
         "--shortcut", help="shortcut h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
     )
     group.add_argument("--shape-change", help="how units change the shape: projection (default) or option_a")
     group.add_argument("--widen-factor", type=number, help="factor on a ResNet's number of filters (default: 1)")
-    group.add_argument("--profile", help="ResNet variant of a code base: paper (default), timm, …")
+    group.add_argument(
+        "--profile",
+        help="ResNet variant of a code base: paper (default), keras_applications, timm, pytorch_cifar, "
+        "resnet_1k_layers or fb_resnet_torch",
+    )
     group.add_argument("--dim", type=int, help="width of a Transformer (default: 128)")
     group.add_argument("--heads", type=int, help="attention heads of a Transformer (default: 4)")
     group.add_argument("--dropout", type=float, help="dropout rate of a Transformer (default: 0)")
