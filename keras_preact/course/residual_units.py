@@ -80,10 +80,18 @@ _PARTS = {
     "BatchNormalization": ("BN",),
     "ReLU": ("ReLU",),
     "Relu": ("ReLU",),
-    "Activation": ("ReLU",),
     "PreActivation": ("BN", "ReLU"),
     "Conv2D": ("conv",),
 }
+
+
+def _parts_of(operation: Any) -> tuple[str, ...]:
+    """Return what an operation is in words; an activation by its function."""
+    kind = type(operation).__name__
+    if kind == "Activation":
+        name = operation.activation.__name__
+        return () if name == "linear" else ("ReLU" if name == "relu" else name,)
+    return _PARTS.get(kind, ())
 
 
 @exercise("01.3")
@@ -108,7 +116,7 @@ def a_unit_with_an_identity_path(answer: Any) -> str:
         fault = next(fault for unit in report.units for fault in unit.faults)
         raise Wrong(f"for three of your units in a row, the linter reports: {fault}.")
     first, second = [place for place, kind in enumerate(kinds) if kind == "Add"][:2]
-    order = [part for kind in kinds[first:second] for part in _PARTS.get(kind, ())]
+    order = [part for operation in model.operations[first:second] for part in _parts_of(operation)]
     if order != ["BN", "ReLU", "conv"] * 2:
         raise Wrong(f"the identity path is clear, but the branch is {', '.join(order)}, not BN, ReLU, conv, twice.")
     return "The linter finds nothing on the identity path, and the branch is BN, ReLU, conv, BN, ReLU, conv."

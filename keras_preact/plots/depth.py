@@ -13,7 +13,7 @@ from keras_preact.paper import in_words
 from keras_preact.plots.base import Rows, look, new_figure
 
 
-def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure:
+def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "", looks: Sequence[int] | None = None) -> Figure:
     """Return test errors against steps, one color per order: a thin line for each run, a thick one for their mean.
 
     A dotted line marks 90 %, the error of guessing one of ten classes.
@@ -21,6 +21,7 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
     Args:
         runs: rows of metrics.csv of each run, by order; all runs have the same steps.
         title: title of the figure.
+        looks: number of each order's color and marker, in the order of `runs`. Default: 0, 1, 2, …
 
     Example:
 
@@ -38,7 +39,7 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "") -> Figure
     figure = new_figure(alt, 7.0, 4.2, title)
     axes = figure.add_subplot()
     for number, (order, each) in enumerate(runs.items()):
-        style = look(number)
+        style = look(looks[number] if looks else number)
         for rows in each:
             errors = [row["test_error"] for row in rows]
             axes.plot([row["step"] for row in rows], errors, color=style["color"], linewidth=0.8, alpha=0.45)

@@ -28,7 +28,7 @@ WRONG = [
     ("02.1", lambda x, first, last: x[last] - x[last - 1], "the last branch alone"),
     ("02.1", lambda x, first, last: 0 * x[0], "Solve Eq. (4)"),
     ("02.1", lambda x, first, last: None, "returns nothing"),
-    ("02.2", -1, "should return (2, 2)"),
+    ("02.2", -1, "should be (2, 2)"),
     ("02.2", -np.eye(2), "blocks every gradient"),
     ("02.2", [[0, -1], [0, -1]], "a row vector"),
     ("02.2", [[1, 1], [-1, -1]], "the result is g"),

@@ -17,6 +17,10 @@ def plain(x):
     return layers.Conv2D(16, 3, padding="same")(x)
 
 
+def swish(x):
+    return layers.Conv2D(16, 3, padding="same")(layers.Activation("swish")(layers.BatchNormalization()(x)))
+
+
 def copied_unit(x):
     out = layers.ReLU()(layers.BatchNormalization()(x))
     return layers.Add()([conv(layers.Conv2D(16, 3, padding="same")(out)), out])
@@ -58,6 +62,7 @@ WRONG = [
     ("01.3", lambda x: layers.ReLU()(layers.Add()([x, conv(conv(x))])), "ReLU"),
     ("01.3", lambda x: layers.Conv2D(4, 1)(x), "it must keep the shape"),
     ("01.3", lambda x: x + plain(plain(x)), "the branch is conv, conv, not BN, ReLU, conv, twice"),
+    ("01.3", lambda x: x + swish(swish(x)), "the branch is BN, silu, conv, BN, silu, conv, not BN, ReLU, conv"),
     ("01.3", conv, "no keras.layers.Add"),
     ("01.3", lambda x: layers.Add()([x, conv(x)]), "should have two convolutions, not 1"),
     ("01.3", lambda x: 3, "must return the tensor"),
