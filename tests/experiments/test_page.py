@@ -287,6 +287,10 @@ def test_the_readme_has_the_error_of_each_order_at_110_layers():
     assert all(line.row.title.endswith(", 110") for line in found[:5])
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert f"at 110 layers reach {', '.join(said[:4])} and {said[4]}." in text
+    at_164 = next(line for line in found if line.row.name == "full_preactivation-164")
+    apart, counts = at_164.difference, f"(n = {len(at_164.reference.runs)} and {len(at_164.runs)})"
+    lead = f"leads by {-apart.mean:.1f} points [{-apart.high:.1f}, {-apart.low:.1f}] {counts}"
+    assert f"At 164 layers, in bottlenecks, it {lead}." in text
 
 
 def test_each_seed_of_the_demo_has_a_gap_of_ten_points():
