@@ -77,12 +77,15 @@ def test_outside_of_a_call_layers_find_the_training_argument():
         assert np.all(array(dropout(x)) == 1)
     assert np.all(array(dropout(x)) == 1)
 
-    class Inference(keras.layers.Layer):
+    class Nested(keras.layers.Layer):
         def call(self, x, training=None):
-            with keras_private.calling(False):  # the call in progress decides
-                return dropout(x)
+            with keras_private.calling(False):
+                first = dropout(x)
+            with keras_private.calling(None):  # as in the call in progress
+                return first, dropout(x)
 
-    assert np.any(array(Inference()(x, training=True)) == 0)
+    first, second = map(array, Nested()(x, training=True))
+    assert np.all(first == 1) and np.any(second == 0)
 
 
 def test_copies_made_while_keras_loads_a_model_have_their_own_layers():

@@ -149,7 +149,7 @@ def expect_array(answer: Any, shape: tuple[int, ...]) -> np.ndarray:
     _refuse_nothing(answer)
     array = np.asarray(answer, dtype="float64")
     if array.shape != shape:
-        raise Wrong(f"the shape is {array.shape}; it should be {shape}.")
+        raise Wrong(f"the shape {array.shape} is wrong; it should be {shape}.")
     return array
 
 

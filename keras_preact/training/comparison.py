@@ -19,9 +19,10 @@ from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.config import RunConfig
 from keras_preact.training.distribute import check_devices
+from keras_preact.training.parts import epochs
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import METRICS, RunFolder
-from keras_preact.training.trainer import check_fits, epochs, resuming, starting
+from keras_preact.training.trainer import check_fits, resuming, starting
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,7 @@ from keras_preact.training.distribute import (
     process,
 )
 from keras_preact.training.evaluation import TEST_BATCH, check_recorded, data_of
+from keras_preact.training.parts import Cut, Part, epochs, parts
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import ReadOnlyRunFolder, RunFolder, metrics_summary
 from keras_preact.training.sizes import Sizes, check_scales, training_flops
@@ -125,7 +126,7 @@ def _run_to_end(training: Training) -> RunFolder:
 def starting(
     config: RunConfig,
     out: str | Path,
-    split: Split,
+    cut: Cut,
     dataset: Dataset | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
     stop_request: StopRequest | None = None,
@@ -135,7 +136,7 @@ def starting(
 
     Args:
         config, out, dataset, callbacks: as in `start`.
-        split: `parts` or `epochs`.
+        cut: `parts` or `epochs`.
         stop_request: shared by several runs; the caller handles signals. Default: signals are handled here.
         model: the run's model from `build_model`, for a run on one device. Default: it is built here.
     """
@@ -162,8 +163,9 @@ def starting(
                 stack.enter_context(folder.held())
             stop_request = stack.enter_context(_in_training(folder, stop_request))
             folder.update_record(**_first_record(config, dataset, model))
-            yield from _fit(config, folder, dataset, model, callbacks, stop_request, split)
-        return _finish(folder, model)
+            run = _Run(config, folder, dataset, model, callbacks, stop_request)
+            yield from run.train(cut)
+        return run.finish()
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
@@ -254,7 +256,7 @@ def resume(
 
 def resuming(
     path: str | Path,
-    split: Split,
+    cut: Cut,
     dataset: Dataset | None = None,
     data_dir: str | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
@@ -282,10 +284,9 @@ def resuming(
             stop_request = stack.enter_context(_in_training(folder, stop_request))
             folder.update_record(status="running", diverged=None, resumed=resumed, metrics=metrics_summary(rows))
             folder.write_metrics(rows)  # without the epochs after the checkpoint, which will be trained again
-            yield from _fit(
-                config, folder, dataset, model, callbacks, stop_request, split, step, Stopwatch(record), rows
-            )
-        return _finish(folder, model)
+            run = _Run(config, folder, dataset, model, callbacks, stop_request)
+            yield from run.train(cut, step, Stopwatch(record), rows)
+        return run.finish()
 
 
 def _warn_if_onednn_changed(folder: RunFolder, previous: dict[str, Any], now: dict[str, Any]) -> None:
@@ -308,71 +309,108 @@ def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
     return record
 
 
-def _fit(
-    config: RunConfig,
-    folder: RunFolder,
-    dataset: Dataset,
-    model: keras.Model,
-    callbacks: Sequence[keras.callbacks.Callback],
-    stop_request: StopRequest,
-    split: Split,
-    step: int = 0,
-    stopwatch: Stopwatch | None = None,
-    rows: Sequence[dict[str, float]] = (),
-) -> Generator[int, None, None]:
-    """Train from `step` to the end."""
-    order = dataset.train.train_batches(config.recipe.batch_size, config.seed)
-    examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-    stopwatch = stopwatch or Stopwatch()
-    recorder = Recorder(folder, stop_request, step, config.recipe, stopwatch, rows, examples)
-    recorder.set_model(model)
-    steps_per_epoch = dataset.train.steps_per_epoch(config.recipe.batch_size)
-    if step % steps_per_epoch:
-        recorder.preserve_metrics()
-    all_callbacks = [*callbacks, recorder, *tensorboard_callbacks(folder)]
-    test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
-    recipe, sizes = config.recipe, Sizes(dataset)
-    if recipe.scales_images:  # the size of the images changes between calls of `fit`
-        split = epochs
-    try:
-        for part in split(step, recipe.steps, steps_per_epoch):
-            scaled = sizes.at(recipe.image_scale(part.first_epoch, recipe.epochs(steps_per_epoch)), model)
-            batches = scaled.train.train_batches(recipe.batch_size, config.seed, part.first_step)
-            tests = scaled.test.test_batches(test_batch)
-            with as_input_errors(batches, tests):
-                model.fit(
-                    feed(part_of(batches, *process())),
-                    initial_epoch=part.first_epoch,
-                    epochs=part.last_epoch,
-                    steps_per_epoch=part.steps_per_epoch,
-                    validation_data=feed(part_of(tests, *process())),
-                    callbacks=all_callbacks,
-                    shuffle=False,  # `batches` defines the order
-                    verbose=0,
-                )
-            if any(type(callback).__module__.split(".")[0] != "keras_preact" for callback in callbacks):
-                # At the end of `fit`, a callback may change the weights, as EarlyStopping restores its best ones. The
-                # run goes on from, and ends with, those whose error was recorded.
-                recorder.checkpoint.restore()
-            with stopwatch.pause():
-                yield recorder.step
-    except Diverged as error:
-        diverged = {"step": error.step, "examples": error.examples}
-        folder.update_record(status="diverged", diverged=diverged, **stopwatch.times)
-        raise
-    except (RuntimeError, ValueError) as error:
-        if process()[1] == 1 or isinstance(error, InputError):
+@dataclass(frozen=True)
+class _Run:
+    """A run from its first step to its last, as a folder, a model and what it is trained on."""
+
+    config: RunConfig
+    folder: RunFolder
+    dataset: Dataset
+    model: keras.Model
+    callbacks: Sequence[keras.callbacks.Callback]
+    stop_request: StopRequest
+
+    def train(
+        self, cut: Cut, step: int = 0, stopwatch: Stopwatch | None = None, rows: Sequence[dict[str, float]] = ()
+    ) -> Generator[int, None, None]:
+        """Train from `step` to the end, one call of `fit` after the other; yield the steps done after each."""
+        recipe, stopwatch = self.config.recipe, stopwatch or Stopwatch()
+        recorder = self._recorder(step, stopwatch, rows)
+        callbacks = [*self.callbacks, recorder, *tensorboard_callbacks(self.folder)]
+        steps_per_epoch, sizes = self.dataset.train.steps_per_epoch(recipe.batch_size), Sizes(self.dataset)
+        if step % steps_per_epoch:
+            recorder.preserve_metrics()
+        if recipe.scales_images:  # the size of the images changes between calls of `fit`
+            cut = epochs
+        with self._recorded_end(stopwatch):
+            for part in cut(step, recipe.steps, steps_per_epoch):
+                scale = recipe.image_scale(part.first_epoch, recipe.epochs(steps_per_epoch))
+                self._fit(part, sizes.at(scale, self.model), callbacks)
+                self._restore_after_callbacks(recorder)
+                with stopwatch.pause():
+                    yield recorder.step
+        if recorder.step != recipe.steps:
+            raise InputError(
+                f"Keras ended the training after {recorder.step:,} of {recipe.steps:,} steps; unset KERAS_MAX_EPOCHS "
+                f"and KERAS_MAX_STEPS_PER_EPOCH, and start the run in {self.folder.path} again"
+            )
+        self.folder.update_record(**stopwatch.times)
+
+    def _recorder(self, step: int, stopwatch: Stopwatch, rows: Sequence[dict[str, float]]) -> Recorder:
+        recipe = self.config.recipe
+        order = self.dataset.train.train_batches(recipe.batch_size, self.config.seed)
+        examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
+        recorder = Recorder(self.folder, self.stop_request, step, recipe, stopwatch, rows, examples)
+        recorder.set_model(self.model)
+        return recorder
+
+    def _fit(self, part: Part, scaled: Dataset, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Call `fit` once, on the data at the size of its epochs."""
+        config = self.config
+        test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
+        batches = scaled.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
+        tests = scaled.test.test_batches(test_batch)
+        with as_input_errors(batches, tests):
+            self.model.fit(
+                feed(part_of(batches, *process())),
+                initial_epoch=part.first_epoch,
+                epochs=part.last_epoch,
+                steps_per_epoch=part.steps_per_epoch,
+                validation_data=feed(part_of(tests, *process())),
+                callbacks=list(callbacks),
+                shuffle=False,  # `batches` defines the order
+                verbose=0,
+            )
+
+    def _restore_after_callbacks(self, recorder: Recorder) -> None:
+        """Set the weights whose error was recorded, from which the run goes on and with which it ends.
+
+        At the end of `fit`, a callback may have changed them, as EarlyStopping restores its best ones.
+        """
+        if any(type(callback).__module__.split(".")[0] != "keras_preact" for callback in self.callbacks):
+            recorder.checkpoint.restore()
+
+    @contextmanager
+    def _recorded_end(self, stopwatch: Stopwatch) -> Iterator[None]:
+        """Record a divergence, and name the probable cause if one of several processes fails."""
+        try:
+            yield
+        except Diverged as error:
+            diverged = {"step": error.step, "examples": error.examples}
+            self.folder.update_record(status="diverged", diverged=diverged, **stopwatch.times)
             raise
-        raise InputError(
-            f"training failed, probably because another of its processes ended ({first_line(error)}); "
-            f"restart all of them with {as_command('train --resume', folder.path)}"
-        ) from error
-    if recorder.step != recipe.steps:
-        raise InputError(
-            f"Keras ended the training after {recorder.step:,} of {recipe.steps:,} steps; unset KERAS_MAX_EPOCHS and "
-            f"KERAS_MAX_STEPS_PER_EPOCH, and start the run in {folder.path} again"
-        )
-    folder.update_record(**stopwatch.times)
+        except (RuntimeError, ValueError) as error:
+            if process()[1] == 1 or isinstance(error, InputError):
+                raise
+            raise InputError(
+                f"training failed, probably because another of its processes ended ({first_line(error)}); "
+                f"restart all of them with {as_command('train --resume', self.folder.path)}"
+            ) from error
+
+    def finish(self) -> RunFolder:
+        """Save the model, record the result (that of the last epoch, as in the paper), and draw the curves."""
+        folder = self.folder
+        if not is_chief():
+            return folder
+        path = folder.model_path
+        with written_aside(path, path.with_name("model.partial.keras")) as aside:  # Keras requires the suffix .keras
+            save_model(self.model, aside)
+        rows = folder.metrics()
+        last = rows[-1]
+        result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
+        folder.update_record(status="finished", result=result)
+        folder.write_curves({self.model.name: rows}, folder.unit())  # last: a fault in drawing must not cost the run
+        return folder
 
 
 def _restore(checkpoint: Checkpoint, record: dict[str, Any], path: Path) -> int:
@@ -399,66 +437,3 @@ def _restore(checkpoint: Checkpoint, record: dict[str, Any], path: Path) -> int:
     if all_reduce_max(step) != -all_reduce_max(-step):
         raise InputError("the processes see different checkpoints; resume in a run folder that all of them share")
     return step
-
-
-@dataclass(frozen=True)
-class Part:
-    """Epochs of equal length: one call of `fit`."""
-
-    first_step: int
-    first_epoch: int
-    last_epoch: int
-    steps_per_epoch: int
-
-
-def parts(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
-    """Split the rest of a run into calls of `fit`: the rest of an epoch, whole epochs, a partial last epoch.
-
-    >>> parts(25, 62, 20)  # doctest: +NORMALIZE_WHITESPACE
-    [Part(first_step=25, first_epoch=1, last_epoch=2, steps_per_epoch=15),
-     Part(first_step=40, first_epoch=2, last_epoch=3, steps_per_epoch=20),
-     Part(first_step=60, first_epoch=3, last_epoch=4, steps_per_epoch=2)]
-    """
-    split: list[Part] = []
-    while step < steps:
-        epoch = step // steps_per_epoch
-        end = min((epoch + 1) * steps_per_epoch, steps)
-        if step % steps_per_epoch == 0 and end < steps:
-            last = steps // steps_per_epoch
-            split.append(Part(step, epoch, last, steps_per_epoch))
-            step = last * steps_per_epoch
-        else:
-            split.append(Part(step, epoch, epoch + 1, end - step))
-            step = end
-    return split
-
-
-def epochs(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
-    """Split the rest of a run into epochs.
-
-    >>> [(part.first_step, part.steps_per_epoch) for part in epochs(25, 62, 20)]
-    [(25, 15), (40, 20), (60, 2)]
-    """
-    return [
-        Part(part.first_step + k * part.steps_per_epoch, epoch, epoch + 1, part.steps_per_epoch)
-        for part in parts(step, steps, steps_per_epoch)
-        for k, epoch in enumerate(range(part.first_epoch, part.last_epoch))
-    ]
-
-
-Split = Callable[[int, int, int], list[Part]]
-
-
-def _finish(folder: RunFolder, model: keras.Model) -> RunFolder:
-    """Save the model, draw the curves, and record the result: that of the last epoch, as in the paper."""
-    if not is_chief():
-        return folder
-    path = folder.model_path
-    with written_aside(path, path.with_name("model.partial.keras")) as aside:  # Keras requires the suffix .keras
-        save_model(model, aside)
-    rows = folder.metrics()
-    last = rows[-1]
-    result = {key: last[key] for key in ("train_loss", "train_error", "test_loss", "test_error")}
-    folder.update_record(status="finished", result=result)
-    folder.write_curves({model.name: rows}, folder.unit())  # last: a fault in drawing must not cost the run
-    return folder

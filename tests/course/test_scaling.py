@@ -21,7 +21,7 @@ WRONG = [
     ("03.1", lambda scales: [np.prod(scales), *weights(scales)[:-1]], "does not scale it"),
     ("03.1", lambda scales: np.cumprod([1, *scales]), "earlier"),
     ("03.1", lambda scales: weights(scales)[::-1], "the order is reversed"),
-    ("03.1", np.prod, "the shape is"),
+    ("03.1", np.prod, "is wrong; it should be"),
     ("03.1", lambda scales: None, "returns nothing"),
     ("03.1", lambda scales: [7] * (len(scales) + 1), "your function returns [7.0"),
     ("03.2", lambda start, scale, units: variance(start, scale**0.5, units), "by λ²"),

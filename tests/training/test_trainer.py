@@ -37,7 +37,7 @@ from keras_preact.training import (
     start,
 )
 from keras_preact.training.build import build_model
-from keras_preact.training.trainer import parts
+from keras_preact.training.parts import parts
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Recipe("test", steps=14, batch_size=10, schedule=CosineSchedule(0.05, warmup_steps=2))
@@ -849,6 +849,7 @@ def part_of_epochs(dataset, images):
     return from_arrays(x, y, x, y)
 
 
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_a_training_that_keras_cuts_short_is_not_finished(tiny_dataset, tmp_path, monkeypatch):
     """As with the environment variable KERAS_MAX_STEPS_PER_EPOCH."""
     monkeypatch.setattr("keras.src.trainers.epoch_iterator.config.max_steps_per_epoch", lambda: 2)
