@@ -135,7 +135,7 @@ class WriteError(OSError):
     """The system refused to write a file of a run. The message names the file and the remedy.
 
     Attributes:
-        run: folder of the run to resume afterwards; `None` if the run had not started.
+        run: folder of the run to resume afterwards; `None` if the run had not started, or is finished.
 
     Example:
 

@@ -260,8 +260,8 @@ class _Copies:
                 self.stack.update_copy(k, unit)
 
 
-_AUGMENTATIONS = ("Random", "AugMix", "CutMix", "MixUp")
-"""How the names of Keras's layers begin that change images at random, in training alone."""
+_AUGMENTATIONS = ("Random", "AugMix", "CutMix", "MixUp", "Solarization", "Equalization")
+"""How the names of Keras's layers begin that change images in training alone."""
 
 
 def _augments(layer: keras.layers.Layer) -> bool:

@@ -89,7 +89,8 @@ def _parts_of(operation: Any) -> tuple[str, ...]:
     """Return what an operation is in words; an activation by its function."""
     kind = type(operation).__name__
     if kind == "Activation":
-        name = operation.activation.__name__
+        activation = operation.activation  # a function, or a layer
+        name = getattr(activation, "__name__", type(activation).__name__.lower())
         return () if name == "linear" else ("ReLU" if name == "relu" else name,)
     return _PARTS.get(kind, ())
 

@@ -68,7 +68,7 @@ def build_inner(layer: keras.layers.Layer, *shapes: Any) -> None:
     Calling the layer instead would record it as a node of a model.
     """
     if not all(part.built for part in layers_inside(layer)):
-        with keras.name_scope(layer.name):
+        with keras.name_scope(layer.name, caller=layer):  # Keras opens it only once for the same caller
             inputs = (keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes)
             keras.Operation.compute_output_spec(layer, *inputs)
 

@@ -57,7 +57,7 @@ class Shortcut(CompositeLayer):
         self.supports_masking = True
 
     def build(self, x_shape: Any, residual_shape: Any) -> None:
-        super().build(x_shape)
+        super().build(x_shape, residual_shape)
 
     def call(self, x: Any, residual: Any) -> Any:
         raise NotImplementedError

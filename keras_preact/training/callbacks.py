@@ -80,6 +80,7 @@ class Recorder(keras.callbacks.Callback):
         stopwatch: measures the training time.
         rows: rows of metrics so far.
         examples: maps a step to the example indices of its batch; to an empty list if the data have no order.
+        has_foreign_callbacks: whether callbacks of the program, which may change the weights, take part in the run.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Recorder(keras.callbacks.Callback):
         stopwatch: Stopwatch,
         rows: Sequence[dict[str, float]],
         examples: Callable[[int], Sequence[int]],
+        has_foreign_callbacks: bool = False,
     ) -> None:
         super().__init__()
         self.folder = folder
@@ -100,6 +102,8 @@ class Recorder(keras.callbacks.Callback):
         self.steps = recipe.steps
         self.rows = list(rows)
         self.stopwatch = stopwatch
+        self.has_foreign_callbacks = has_foreign_callbacks
+        self._at_end_of_epoch: list[Any] = []
         self._metrics_to_restore: list[Any] | None = None
 
     @property
@@ -138,9 +142,19 @@ class Recorder(keras.callbacks.Callback):
             "seconds": self.stopwatch.times["seconds"],
         }
         self.rows.append({key: float(value) for key, value in row.items()})
-        self._save()  # first: a resumed run writes the rows of its checkpoint again
-        self.folder.write_metrics(self.rows)
+        self._save()
+        if self.has_foreign_callbacks:
+            self._at_end_of_epoch = [keras.ops.convert_to_numpy(v) for v in self.checkpoint.variables()]
         self._stop_if_requested(save=False)
+
+    def set_back(self) -> None:
+        """Set the variables to their values at the end of the epoch, those of the recorded error.
+
+        At the end of `fit`, a callback may change the weights, as EarlyStopping restores its best ones.
+        """
+        if self.has_foreign_callbacks:
+            for variable, value in zip(self.checkpoint.variables(), self._at_end_of_epoch, strict=True):
+                variable.assign(value)
 
     def _stop_if_requested(self, save: bool) -> None:
         """Stop if a process received a signal or an earlier callback set `stop_training`."""
@@ -167,6 +181,7 @@ class Recorder(keras.callbacks.Callback):
             # With these notes a run can resume when its other files are lost, and only with its own configuration.
             notes = {"record": {**self.folder.record(), **facts}, "metrics": self.rows}
             self.checkpoint.save(self.step, notes)
+        self.folder.write_metrics(self.rows)  # before the record, which says how many rows there are
         self.folder.update_record(**facts)
 
     def _diverged(self, what: str) -> Diverged:
@@ -186,7 +201,8 @@ def _stopping_signals() -> list[int]:
 @contextmanager
 def handles_signals(handler: Any) -> Iterator[None]:
     """Route the signals that ask a run to stop to `handler`. Does nothing outside the main thread."""
-    numbers = _stopping_signals()
+    # A handler of C code, in an embedded Python, is `None` and could not be restored.
+    numbers = [number for number in _stopping_signals() if signal.getsignal(number) is not None]
     try:
         previous = [signal.signal(number, handler) for number in numbers]
     except ValueError:  # not the main thread
@@ -196,8 +212,7 @@ def handles_signals(handler: Any) -> Iterator[None]:
         yield
     finally:
         for number, previous_handler in zip(numbers, previous, strict=True):
-            if previous_handler is not None:  # it was installed by C code, and Python cannot restore it
-                signal.signal(number, previous_handler)
+            signal.signal(number, previous_handler)
 
 
 def as_callbacks(callbacks: Any) -> list[keras.callbacks.Callback]:

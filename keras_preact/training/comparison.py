@@ -14,7 +14,6 @@ import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
 from keras_preact.files import PARTIAL, writing
-from keras_preact.paper import in_words
 from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.config import RunConfig
@@ -129,8 +128,11 @@ def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.M
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
     with folder.held():
         folder.update_record(status="running")
+        stop_request = StopRequest()
         try:
-            _write_results(folder, _train_in_turns(folder, configs, callbacks, models))
+            with handles_signals(stop_request):
+                runs = _train_in_turns(folder, configs, callbacks, models, stop_request)
+                _write_results(folder, runs)
         except BaseException as error:
             with suppress(OSError):
                 folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
@@ -139,6 +141,8 @@ def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.M
             if isinstance(error, WriteError):
                 error.run = folder.path
             raise
+    if stop_request.signal_number:  # it came after the last step: pass it on to the caller
+        signal.raise_signal(stop_request.signal_number)
     return folder
 
 
@@ -155,7 +159,7 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
                 writer.writerows([name, *row] for row in list(csv.reader(lines))[1:])
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
-    curves = {in_words(name): rows for name, run in runs.items() if (rows := run.metrics())}
+    curves = {name: rows for name, run in runs.items() if (rows := run.metrics())}
     folder.write_curves(curves, unit)
     folder.update_record(
         status="finished",
@@ -165,7 +169,11 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
 
 
 def _train_in_turns(
-    folder: RunFolder, configs: Mapping[str, RunConfig], callbacks: Callbacks, models: Mapping[str, keras.Model]
+    folder: RunFolder,
+    configs: Mapping[str, RunConfig],
+    callbacks: Callbacks,
+    models: Mapping[str, keras.Model],
+    stop_request: StopRequest,
 ) -> dict[str, RunFolder]:
     """Train the run with the fewest steps for an epoch, until all have ended; return their folders.
 
@@ -182,8 +190,7 @@ def _train_in_turns(
         for name, record in records.items()
         if record.get("status") != "finished" and name not in diverged
     }
-    stop_request = StopRequest()
-    with handles_signals(stop_request), ExitStack() as stack:
+    with ExitStack() as stack:
         trainings = {}
         for name in steps:
             path = runs[name].path
@@ -205,8 +212,6 @@ def _train_in_turns(
                 diverged.add(name)
                 if len(diverged) == len(runs):
                     raise
-    if stop_request.signal_number:  # it came after the last step: pass it on to the caller
-        signal.raise_signal(stop_request.signal_number)
     return runs
 
 

@@ -15,35 +15,40 @@ class Part:
     last_epoch: int
     steps_per_epoch: int
 
+    @property
+    def last_step(self) -> int:
+        """The number of steps of the run at the end of this part."""
+        return self.first_step + (self.last_epoch - self.first_epoch) * self.steps_per_epoch
+
 
 Cut = Callable[[int, int, int], list[Part]]
 """Cuts the rest of a run into calls of `fit`, given the steps done, all steps, and the steps per epoch."""
 
 
 def parts(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
-    """Split the rest of a run into calls of `fit`: the rest of an epoch, whole epochs, a partial last epoch.
+    """Cut the rest of a run into calls of `fit`: the rest of an epoch, whole epochs, a partial last epoch.
 
     >>> parts(25, 62, 20)  # doctest: +NORMALIZE_WHITESPACE
     [Part(first_step=25, first_epoch=1, last_epoch=2, steps_per_epoch=15),
      Part(first_step=40, first_epoch=2, last_epoch=3, steps_per_epoch=20),
      Part(first_step=60, first_epoch=3, last_epoch=4, steps_per_epoch=2)]
     """
-    split: list[Part] = []
+    found: list[Part] = []
     while step < steps:
         epoch = step // steps_per_epoch
         end = min((epoch + 1) * steps_per_epoch, steps)
         if step % steps_per_epoch == 0 and end < steps:
             last = steps // steps_per_epoch
-            split.append(Part(step, epoch, last, steps_per_epoch))
+            found.append(Part(step, epoch, last, steps_per_epoch))
             step = last * steps_per_epoch
         else:
-            split.append(Part(step, epoch, epoch + 1, end - step))
+            found.append(Part(step, epoch, epoch + 1, end - step))
             step = end
-    return split
+    return found
 
 
 def epochs(step: int, steps: int, steps_per_epoch: int) -> list[Part]:
-    """Split the rest of a run into epochs.
+    """Cut the rest of a run into epochs.
 
     >>> [(part.first_step, part.steps_per_epoch) for part in epochs(25, 62, 20)]
     [(25, 15), (40, 20), (60, 2)]

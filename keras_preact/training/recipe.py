@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import math
 from collections.abc import Sequence
@@ -198,7 +199,7 @@ def _check_subclass(kind: type[Recipe]) -> None:
     fields = {field.name for field in dataclasses.fields(kind)}
     for base in itertools.takewhile(lambda base: base is not Recipe, kind.__mro__):
         decorated = "__dataclass_params__" in vars(base)
-        annotated = vars(base).get("__annotations__", {}) if decorated else {}
+        annotated = inspect.get_annotations(base) if decorated else {}
         if ignored := sorted(fields & vars(base).keys() - set(annotated)):
             name = ignored[0]
             raise InputError(

@@ -83,7 +83,8 @@ def start(
         dataset: the data, for example from arrays. Default: the data that `config` names. `only` and `image_size` of
             `config` do not change data that you pass: they must fit.
         callbacks: one or more Keras callbacks, for example a progress bar. They should only observe the run: it calls
-            `fit` several times, which resets their state, and stopping it early is an error.
+            `fit` several times, which resets their state, and stopping it early is an error. Weights that they change
+            at the end of `fit` are set back.
 
     Returns:
         The finished run's folder. Of several processes, only the first writes it.
@@ -282,7 +283,8 @@ def resuming(
             previous = resumed[-2] if len(resumed) > 1 else record.get("environment", {})
             _warn_if_onednn_changed(folder, previous, resumed[-1])
             stop_request = stack.enter_context(_in_training(folder, stop_request))
-            folder.update_record(status="running", diverged=None, resumed=resumed, metrics=metrics_summary(rows))
+            summary = metrics_summary(rows)
+            folder.update_record(status="running", step=step, diverged=None, resumed=resumed, metrics=summary)
             folder.write_metrics(rows)  # without the epochs after the checkpoint, which will be trained again
             run = _Run(config, folder, dataset, model, callbacks, stop_request)
             yield from run.train(cut, step, Stopwatch(record), rows)
@@ -311,7 +313,7 @@ def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run from its first step to its last, as a folder, a model and what it is trained on."""
+    """One run: its configuration, folder, data and model. Call `train`, then `finish`."""
 
     config: RunConfig
     folder: RunFolder
@@ -336,21 +338,22 @@ class _Run:
             for part in cut(step, recipe.steps, steps_per_epoch):
                 scale = recipe.image_scale(part.first_epoch, recipe.epochs(steps_per_epoch))
                 self._fit(part, sizes.at(scale, self.model), callbacks)
-                self._restore_after_callbacks(recorder)
+                recorder.set_back()
+                if recorder.step != part.last_step:
+                    raise InputError(
+                        f"Keras ended an epoch after step {recorder.step:,} instead of {part.last_step:,}; unset "
+                        "KERAS_MAX_EPOCHS and KERAS_MAX_STEPS_PER_EPOCH, and start the run again in another folder"
+                    )
                 with stopwatch.pause():
                     yield recorder.step
-        if recorder.step != recipe.steps:
-            raise InputError(
-                f"Keras ended the training after {recorder.step:,} of {recipe.steps:,} steps; unset KERAS_MAX_EPOCHS "
-                f"and KERAS_MAX_STEPS_PER_EPOCH, and start the run in {self.folder.path} again"
-            )
         self.folder.update_record(**stopwatch.times)
 
     def _recorder(self, step: int, stopwatch: Stopwatch, rows: Sequence[dict[str, float]]) -> Recorder:
         recipe = self.config.recipe
         order = self.dataset.train.train_batches(recipe.batch_size, self.config.seed)
         examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-        recorder = Recorder(self.folder, self.stop_request, step, recipe, stopwatch, rows, examples)
+        foreign = any(type(each).__module__.split(".")[0] != "keras_preact" for each in self.callbacks)
+        recorder = Recorder(self.folder, self.stop_request, step, recipe, stopwatch, rows, examples, foreign)
         recorder.set_model(self.model)
         return recorder
 
@@ -371,14 +374,6 @@ class _Run:
                 shuffle=False,  # `batches` defines the order
                 verbose=0,
             )
-
-    def _restore_after_callbacks(self, recorder: Recorder) -> None:
-        """Set the weights whose error was recorded, from which the run goes on and with which it ends.
-
-        At the end of `fit`, a callback may have changed them, as EarlyStopping restores its best ones.
-        """
-        if any(type(callback).__module__.split(".")[0] != "keras_preact" for callback in self.callbacks):
-            recorder.checkpoint.restore()
 
     @contextmanager
     def _recorded_end(self, stopwatch: Stopwatch) -> Iterator[None]:

@@ -1,8 +1,11 @@
 """The judges of notebook 01."""
 
 import numpy as np
+import pytest
 from answers import check_answers
 from keras import layers
+
+from keras_preact.course import check
 
 
 def relu(x):
@@ -37,6 +40,7 @@ RIGHT = {
     "01.3": lambda x: x + conv(conv(x)),
 }
 
+
 WRONG = [
     ("01.1", lambda x, a, b: relu(x + relu(relu(x) @ a) @ b), "ReLU after the addition"),
     ("01.1", lambda x, a, b: relu(x) + relu(relu(x) @ a) @ b, "your shortcut carries relu(x)"),
@@ -70,3 +74,12 @@ WRONG = [
 
 
 test_right_answers, test_wrong_answers, test_every_exercise_has_both = check_answers(RIGHT, WRONG)
+
+
+@pytest.mark.parametrize("relu", ["relu", layers.ReLU()])
+def test_an_activation_layer_with_relu_is_a_relu(relu, capsys):
+    def activated(x):
+        return layers.Conv2D(16, 3, padding="same")(layers.Activation(relu)(layers.BatchNormalization()(x)))
+
+    check("01.3", lambda x: x + activated(activated(x)))
+    assert capsys.readouterr().out.startswith("01.3 right. ")

@@ -16,6 +16,7 @@ from keras_preact.layers import (
     IdentityShortcut,
     OptionA,
     Projection,
+    ResidualUnit,
     ScaledResidual,
     Shortcut,
     ShortcutOnlyGating,
@@ -270,3 +271,18 @@ def test_a_custom_shortcut_works_in_a_unit():
 
     unit = ResidualUnit(4, shortcut=Negated(), zero_init_residual=True)
     np.testing.assert_array_equal(array(unit(X)), -X)
+
+
+def test_a_shortcut_with_a_layer_that_waits_for_its_first_call(images):
+    @keras.saving.register_keras_serializable(package="tests")
+    class Softened(Shortcut):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.soften = keras.layers.PReLU(shared_axes=[1, 2], name="soften")
+
+        def call(self, x, residual):
+            return self.soften(x) + residual
+
+    unit = ResidualUnit(16, shortcut=Softened())
+    unit.build(images.shape)
+    assert [v.path for v in unit.trainable_variables if "soften" in v.path] == [f"{unit.name}/shortcut/soften/alpha"]

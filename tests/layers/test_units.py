@@ -16,6 +16,7 @@ from keras_preact.layers import (
     PreActBasicBlock,
     PreActBottleneck,
     ResidualUnit,
+    UnitStack,
 )
 
 X = np.random.default_rng(5).normal(size=(6, 8, 8, 16)).astype("float32")
@@ -314,3 +315,25 @@ def test_training_is_that_of_the_call_also_where_keras_makes_no_context(training
 def test_a_seed_generator_that_would_make_all_kernels_equal_is_refused():
     with pytest.raises(InputError, match="SeedGenerator of HeNormal would begin again in each convolution"):
         ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=keras.random.SeedGenerator(1)))
+
+
+@keras.saving.register_keras_serializable(package="tests")
+class Squeezed(ResidualUnit):
+    """Scales F by a Dense layer that waits for its first call."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.squeeze = keras.layers.Dense(16, name="squeeze")
+
+    def residual(self, activated, mask=None):
+        return self.squeeze(super().residual(activated, mask))
+
+
+def test_a_layer_of_a_subclass_that_waits_for_its_first_call_has_the_path_of_the_unit(images):
+    unit = Squeezed(16, name="unit")
+    unit.build(images.shape)
+    assert {v.path for v in unit.squeeze.variables} == {"unit/squeeze/kernel", "unit/squeeze/bias"}
+    stack = UnitStack(Squeezed(16), 2, rolled=True)
+    stack.build(images.shape)
+    again = UnitStack.from_units([stack.unit(k) for k in range(2)], rolled=False)
+    np.testing.assert_allclose(array(again(images)), array(stack(images)), rtol=1e-4, atol=1e-4)

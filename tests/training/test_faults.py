@@ -120,8 +120,8 @@ def write_three_epochs(folder, checkpoint, from_epoch=1):
     folder.write_metrics(written)
     for epoch in range(from_epoch, 4):
         written = rows[:epoch]
-        folder.write_metrics(written)
         checkpoint.save(epoch)
+        folder.write_metrics(written)
         folder.update_record(step=epoch, metrics=metrics_summary(written))
 
 
@@ -376,24 +376,17 @@ def test_a_second_ctrl_c_ends_at_once(data, tmp_path):
 
 
 def test_a_handler_that_python_cannot_restore_is_left(data, tmp_path, monkeypatch):
-    """`signal.signal` returns `None` for a handler that C code installed, in an embedded Python."""
+    """`signal.getsignal` returns `None` for a handler that C code installed, in an embedded Python."""
     set_handler = signal.signal
 
-    def of_c_code(number, handler):
-        assert handler is not None
-        set_handler(number, handler)
+    def refuse_sigterm(number, handler):
+        assert number != signal.SIGTERM
+        return set_handler(number, handler)
 
-    before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(signal, "signal", of_c_code)
-    try:
-        run = start(CONFIG, tmp_path / "run", dataset=data)
-    finally:
-        monkeypatch.undo()
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if sys.platform != "win32":
-            signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    assert run.record()["status"] == "finished"
+    get_handler = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda number: None if number == signal.SIGTERM else get_handler(number))
+    monkeypatch.setattr(signal, "signal", refuse_sigterm)
+    assert start(CONFIG, tmp_path / "run", dataset=data).record()["status"] == "finished"
 
 
 @needs_posix
@@ -425,7 +418,7 @@ def test_a_signal_while_the_run_is_finished_comes_after_it(data, tmp_path, monke
     bundled = RunConfig(options={"depth": 8}, recipe=Recipe("faults", steps=1, batch_size=4), image_size=8)
     with pytest.raises(KeyboardInterrupt):
         compare({"a": bundled, "b": bundled}, tmp_path / "both")
-    assert RunFolder.open(tmp_path / "both" / "b").record()["status"] == "finished"
+    assert [RunFolder.open(tmp_path / "both" / name).record()["status"] for name in ("", "b")] == ["finished"] * 2
 
 
 def command(*arguments, **options):
@@ -546,3 +539,16 @@ def test_the_page_on_reliability_has_the_recorded_counts(record, name):
     counts = [*(found[key] for key in keys), len(found["faults"])]
     page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
     assert f"| {name} | " + " | ".join(map(str, counts)) + " |" in page
+
+
+def test_the_metrics_of_a_run_can_be_read_at_every_write(data, tmp_path):
+    """Whoever kills the run there, or only looks, finds the rows of the record."""
+    folder, seen = RunFolder(tmp_path / "run"), []
+
+    def read(kind, path):
+        if kind == "replace" and folder.record_path.exists():
+            seen.append(len(folder.metrics()))
+
+    with Writes(tmp_path, read):
+        start(CONFIG, folder.path, dataset=data)
+    assert sorted(seen) == seen and max(seen) == len(folder.metrics())
