@@ -297,3 +297,10 @@ def test_the_page_of_the_recipe_in_pytorch_shows_what_was_measured():
     page = fast_torch.report({"environment": here, "runs": runs})
     assert "10.00 ± 1.00 % (n = 3). Median cost: 20.0 core-minutes." in page
     assert page.splitlines()[-1] == "| 2 | 11.00 | 30.0 | 5.0 |"
+
+
+def test_the_guide_to_depth_quotes_the_first_step_on_record():
+    record = json.loads((ROOT / "results/benchmarks/2-cores/bench.json").read_text())["comparisons"]["start 1001"]
+    plain, rolled = (statistics.median(record["values"][name]["first_step"]) for name in ("plain Keras", "rolled"))
+    text = " ".join((ROOT / "docs/depth.md").read_text(encoding="utf-8").split())
+    assert f"takes {plain:.0f} s to its first step; rolled into stacks, it takes {rolled:.1f} s" in text

@@ -318,3 +318,18 @@ def test_the_demo_of_one_seed_has_no_interval(tmp_path, made_up_run):
     for order, error in (("original", 89.0), ("full_preactivation", 71.5)):
         run_of(made_up_run, tmp_path, "screening", f"{order}-218-0.1", 0, error, "demo")
     assert demo_claim(Store([tmp_path])).endswith("a difference of 17.50 points (n = 1 and 1).")
+
+
+def test_the_guide_to_transformers_has_the_errors_of_the_stored_runs():
+    """Those that are in no table, with the best of their simple baselines."""
+    found = {"weather": [], "reviews": []}
+    for path in ROOT.glob("results/runs/others/transformer-*/run.json"):
+        record = json.loads(path.read_text())
+        best = min(record["data"]["baselines"].values())
+        found[record["config"]["dataset"]].append((record["result"]["test_error"], best))
+    guide = " ".join((ROOT / "docs/transformers.md").read_text(encoding="utf-8").split())
+    ((weather, hour),) = found["weather"]
+    assert f"({weather:.2f} against {hour:.2f} °C)" in guide and weather < hour
+    errors = [error for error, _ in found["reviews"]]
+    (words,) = {best for _, best in found["reviews"]}
+    assert f"({min(errors):.1f} to {max(errors):.1f} against {words:.1f} %)" in guide and min(errors) > words
