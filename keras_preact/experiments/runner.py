@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
-import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +178,7 @@ def _has_ended(job: Job) -> bool:
 
 
 def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
-    """Return the time for the remaining steps, at the speed of the same network or, if unknown, the mean speed.
+    """Return the time for the remaining steps, at the speed of the same network or, if unknown, of all runs together.
 
     Args:
         jobs: the runs, finished or not.
@@ -186,16 +186,18 @@ def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
     """
     records = [job.record() for job in jobs]
     networks = [identity(job.config, with_seed=False) for job in jobs]
-    by_network: dict[str, list[float]] = {}
+    # Sums, not means of ratios: a run that was stopped after its first step spent its time on the start.
+    seconds, steps = defaultdict[str, float](float), defaultdict[str, int](int)
     for network, record in zip(networks, records, strict=True):
         if record.get("step") and record.get("seconds"):
-            by_network.setdefault(network, []).append(float(record["seconds"]) / int(record["step"]))
-    if not by_network:
+            seconds[network] += record["seconds"]
+            steps[network] += record["step"]
+    if not steps:
         return None
-    speeds = {network: statistics.mean(known) for network, known in by_network.items()}
-    mean_speed = statistics.mean(speeds.values())
+    mean = sum(seconds.values()) / sum(steps.values())
+    speeds = {network: seconds[network] / steps[network] for network in steps}
     left = [
-        (job.config.recipe.steps - int(record.get("step", 0))) * speeds.get(network, mean_speed)
+        (job.config.recipe.steps - int(record.get("step", 0))) * speeds.get(network, mean)
         for job, network, record in zip(jobs, networks, records, strict=True)
         if record.get("status") not in ENDED
     ]

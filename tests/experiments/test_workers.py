@@ -71,10 +71,19 @@ def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
         step = 62 if status == "finished" else 31
         RunFolder(job.path).update_record(kind="training", status=status, step=step, seconds=seconds)
     found = _progress(jobs, workers=2)
-    # 31 steps at 30/31 s; 62 at the mean of 10/62 and 30/31; both on two workers.
-    assert found.seconds_left == pytest.approx((30 + 62 * (10 / 62 + 30 / 31) / 2) / 2)
+    # 31 steps at 30/31 s; 62 at the speed of both runs together; both on two workers.
+    assert found.seconds_left == pytest.approx((30 + 62 * (10 + 30) / (62 + 31)) / 2)
     assert found.running == {"full_preactivation-110 (seed 0)": (31, 62)} and found.finished == 1
     assert seconds_left(jobs) == pytest.approx(2 * found.seconds_left)  # one run after the other
+
+
+def test_a_run_that_was_stopped_after_its_first_step_does_not_count_as_slow(jobs):
+    """Its seconds are those of the start."""
+    for job, step, seconds in zip(jobs, (62, 1), (62.0, 100.0), strict=False):
+        job.path.mkdir()
+        status = "finished" if step == 62 else "diverged"
+        RunFolder(job.path).update_record(kind="training", status=status, step=step, seconds=seconds)
+    assert seconds_left(jobs) == pytest.approx(62 * 162 / 63)
 
 
 def test_workers_without_a_run_do_not_shorten_the_time_left(jobs):
