@@ -189,8 +189,7 @@ def same_but_for_weights(unit: keras.layers.Layer, other: keras.layers.Layer) ->
     """Return whether two built layers compute and train the same function, apart from their variables' values."""
     free = {"name", *variable_arguments(unit)}
     configs = [{k: v for k, v in without_names(layer.get_config()).items() if k not in free} for layer in (unit, other)]
-    shapes = [{name: v.shape for name, v in named_variables(layer).items()} for layer in (unit, other)]
+    variables = [{name: (v.shape, v.trainable) for name, v in named_variables(each).items()} for each in (unit, other)]
     frozen = [frozen_parts(layer) for layer in (unit, other)]
-    trains = [{name: v.trainable for name, v in named_variables(layer).items()} for layer in (unit, other)]
-    is_alike = type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, shapes, frozen, trains))
+    is_alike = type(unit) is type(other) and all(pair[0] == pair[1] for pair in (configs, variables, frozen))
     return is_alike and same_custom_objects(unit, other)

@@ -186,17 +186,16 @@ class UnitStack(CompositeLayer):
         unit = self.make_unit(k, name or f"{self.name}_unit{k + 1:02d}")
         build_unit(unit, self.get_build_config()["input_shape"])
         copy_frozen(self.own_unit(k), unit)
-        variables = self.unit_variables(k)
-        for variable_name, variable in named_variables(unit).items():
-            variable.trainable = variables[variable_name][0].trainable
         self.update_copy(k, unit)
         return unit
 
     def update_copy(self, k: int, copy: keras.layers.Layer) -> None:
-        """Set the weights of a copy that `unit` made to the present weights of unit k."""
-        weights = self.unit_weights(k)
+        """Set the variables of a copy that `unit` made to the present ones of unit k: values, and which are frozen."""
+        variables = self.unit_variables(k)
         for name, variable in named_variables(copy).items():
-            variable.assign(weights[name])
+            source, index = variables[name]
+            variable.assign(source.value if index is None else source[index])
+            variable.trainable = source.trainable
         refresh_normalizations(copy)
 
     @classmethod
@@ -226,13 +225,12 @@ class UnitStack(CompositeLayer):
         stack = cls(first, len(units), vary=vary, **options)
         # A functional model stores no build shape.
         stack.build(first.get_build_config()["input_shape"] or first.input_shape)
-        for unit in stack._form.layers:
-            copy_frozen(first, unit)
         columns = [named_variables(unit) for unit in units]
-        stack._form.assign(columns)
-        for k, column in enumerate(columns):
+        for k, unit in enumerate(stack._form.layers):
+            copy_frozen(first, unit)
             for name, (variable, _) in stack.unit_variables(k).items():
-                variable.trainable = column[name].trainable  # single variables may be frozen
+                variable.trainable = columns[0][name].trainable  # single variables may be frozen, in all units alike
+        stack._form.assign(columns)
         return stack
 
     def _check_index(self, k: int) -> int:

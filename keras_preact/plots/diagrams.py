@@ -179,7 +179,7 @@ def _check_unit(call: Call, what: str) -> None:
 def _unit_of(layer: Any) -> Any:
     """Return a residual unit, or the first of a stack."""
     if isinstance(layer, UnitStack):
-        return layer.loop_unit() if layer.rolled else layer.units[0]
+        return layer.own_unit(0)
     return layer
 
 
