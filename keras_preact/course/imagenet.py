@@ -50,7 +50,7 @@ def heights_of_maps(answer: Any) -> str:
     function = expect_function(answer)
     for size, output_stride in ((224, 32), (224, 8), (512, 16)):
         returned = function(size, output_stride)
-        if not isinstance(returned, (list, tuple)) or len(returned) != 4:
+        if not isinstance(returned, (list, tuple, np.ndarray)) or len(returned) != 4:
             raise Wrong("return a list of four heights, one per stage.")
         heights = [expect_number(height) for height in returned]
         expected = [size / min(stride, output_stride) for stride in STRIDES]

@@ -60,7 +60,7 @@ def the_direct_term(answer: Any) -> str:
     rng = np.random.default_rng(3)
     gradient, jacobians = rng.normal(size=4), [0.3 * rng.normal(size=(4, 4)) for _ in range(3)]
     returned = expect_function(answer)(gradient, jacobians)
-    if not isinstance(returned, tuple | list) or len(returned) != 2:
+    if not isinstance(returned, (tuple, list, np.ndarray)) or len(returned) != 2:
         raise Wrong("return two values: the direct term and the term through the weights.")
     direct, through = (expect_array(term, (4,)) for term in returned)
     whole = gradient

@@ -37,7 +37,7 @@ def which_are_identities(answer: Any) -> str:
 def weights_that_do_nothing(answer: Any) -> str:
     width, rng = 5, np.random.default_rng(0)
     returned = expect_function(answer)(width)
-    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+    if not isinstance(returned, (tuple, list, np.ndarray)) or len(returned) != 2:
         raise Wrong("return two arrays: W of the plain layer and W2 of the residual layer.")
     plain, residual = (expect_array(weights, (width, width)) for weights in returned)
     x, first = np.maximum(rng.normal(size=(20, width)), 0), rng.normal(size=(width, width))
@@ -59,7 +59,7 @@ def weights_that_do_nothing(answer: Any) -> str:
 def difference_with_its_error(answer: Any) -> str:
     first, second = [42.0, 47.0, 40.0, 45.0], [35.0, 37.0, 36.0]
     returned = expect_function(answer)(list(first), list(second))
-    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+    if not isinstance(returned, (tuple, list, np.ndarray)) or len(returned) != 2:
         raise Wrong("return two numbers: the difference of the means and its standard error.")
     found, error = (expect_number(number) for number in returned)
     difference = np.mean(first) - np.mean(second)

@@ -65,7 +65,7 @@ def a_stack_by_hand(answer: Any) -> str:
 @exercise("06.3")
 def best_segment(answer: Any) -> str:
     function = expect_function(answer)
-    for n, c in ((100, 1), (100, 4), (110, 1), (110, 6), (54, 2), (7, 50)):
+    for n, c in ((100, 1), (100, 4), (110, 1), (110, 6), (54, 2), (11, 5), (7, 50)):
         memory = {k: n / k + c * k for k in range(1, n + 1)}
         best = min(memory, key=memory.__getitem__)
         k = expect_number(function(n, c))

@@ -38,6 +38,8 @@ WRONG = [
     ("06.3", lambda n, c: round(n**0.5), "you left out c"),
     ("06.3", lambda n, c: 11 if (n, c) == (110, 1) else best_segment(n, c), "10 is as good and smaller"),
     ("06.3", lambda n, c: 1, "the sum is 101.0; it can be 20.0"),
+    ("06.3", lambda n, c: max(1, round((n / c) ** 0.5)), "the sum is 16.0; it can be 15.5"),
+    ("06.3", lambda n, c: max(1, int((n / c) ** 0.5)), "the sum is 16.0; it can be 15.5"),
     ("06.3", lambda n, c: None, "returns nothing"),
     ("06.4", "AD", "give a list"),
     ("06.4", [1, 2], "give a list of letters"),
