@@ -50,6 +50,9 @@ _standard_error = [2]
 
 
 def _stop(number: int, frame: Any) -> None:
+    with contextlib.suppress(OSError):  # standard output may be closed
+        if os.isatty(1):
+            os.write(1, b"\x1b[?25h")  # show the cursor, which a live table hides
     with contextlib.suppress(OSError):  # standard error may be closed
         os.write(_standard_error[-1], b"keras-preact: stopped\n")
     os._exit(128 + number)

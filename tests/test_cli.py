@@ -23,6 +23,7 @@ from rich.console import Console
 
 from keras_preact import InputError, __version__
 from keras_preact.cli import main
+from keras_preact.cli.demo import _compared
 from keras_preact.cli.inspect import _images, _images_for
 from keras_preact.cli.options import parser
 from keras_preact.data import bundled_cifar10
@@ -31,7 +32,7 @@ from keras_preact.experiments import BUDGETS, EXPERIMENTS, record_initial_gradie
 from keras_preact.interop import load_safetensors
 from keras_preact.models import NETWORKS, cifar_resnet, pretrained
 from keras_preact.startup import prepare
-from keras_preact.training import RunFolder, RunLocked, next_free_folder
+from keras_preact.training import RunConfig, RunFolder, RunLocked, next_free_folder, orders
 
 RESULTS = Path(__file__).parents[1] / "results"
 PLACEMENTS = "original, bn_after_addition, relu_before_addition, relu_only_preactivation, full_preactivation"
@@ -535,6 +536,14 @@ REFUSED = {
         ["reproduce", "table1", "--profile", "timm"],
         "timm has no CIFAR networks; choose one of paper, resnet_1k_layers, fb_resnet_torch",
     ),
+    "budget without networks of the profile": (
+        ["reproduce", "all", "--budget", "deep", "--profile", "timm"],
+        "the budget deep has no networks of the profile timm; choose another budget (--budget) or profile (--profile)",
+    ),
+    "table without networks of the profile": (
+        ["reproduce", "warmup", "--budget", "cpu", "--profile", "fb_resnet_torch"],
+        "no row of warmup is part of the budget cpu; choose another profile (--profile)",
+    ),
     "recipe that a profile has not": (["train", "--recipe", "keras_applications"], "known: paper, imagenet, fb_"),
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),
     "budget without its data": (
@@ -827,6 +836,49 @@ def test_training_goes_on_when_nobody_reads_its_output(here, picture_folder):
     said = process.stderr.read()
     assert process.wait() == 0, said
     assert RunFolder.open("run").record()["status"] == "finished"
+
+
+def test_an_unfinished_comparison_is_resumed_as_a_whole(here, capsys):
+    """Not one of its runs, which would leave the other unfinished."""
+    for path, kind in (("demo", "comparison"), ("demo/original", "training")):
+        runs = {"original": {}, "full_preactivation": {}}
+        RunFolder.create(path).update_record(kind=kind, status="interrupted", runs=runs)
+    assert main(["evaluate", "demo"]) == 2
+    assert "demo is not finished; finish it first with `keras-preact train --resume demo`" in text(capsys)
+
+
+def test_two_demos_that_start_together_take_different_folders(here, monkeypatch):
+    taken = []
+
+    def compare(configs, out, callbacks):
+        taken.append(str(out))
+        if len(taken) == 1:
+            RunFolder.create(out).update_record(kind="comparison")  # the other demo
+            raise RunLocked("is being trained by another process")
+        return RunFolder(out)
+
+    monkeypatch.setattr("keras_preact.cli.demo.compare", compare)
+    assert _compared(orders(RunConfig()), None).path.name == "demo-002"
+    assert [Path(out).name for out in taken] == ["demo-001", "demo-002"]
+    taken.clear()
+    with pytest.raises(RunLocked):
+        _compared(orders(RunConfig()), Path("mine"))
+
+
+def test_a_command_that_is_stopped_leaves_a_visible_cursor():
+    """A live table hides it, and the command ends without closing the table."""
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from keras_preact.startup import prepare\n"
+        "prepare(); signal.raise_signal(signal.SIGINT)"
+    )
+    terminal, end = os.openpty()
+    outputs = []
+    for output in (end, subprocess.PIPE):
+        process = subprocess.run([sys.executable, "-c", code], stdout=output, stderr=subprocess.PIPE)
+        assert (process.returncode, process.stderr.splitlines()[-1]) == (130, b"keras-preact: stopped")
+        outputs.append(os.read(terminal, 100) if output == end else process.stdout)
+    assert outputs == [b"\x1b[?25h", b""]
 
 
 def test_a_comparison_of_which_every_run_diverged_has_nothing_to_evaluate(here, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from keras_preact.cli.display import say_comparison, side_by_side
@@ -13,6 +14,8 @@ from keras_preact.experiments.tables import DEMO_DEPTH, PAPERS_RATE, TUNED_ORIGI
 from keras_preact.paper import in_words
 from keras_preact.training import (
     RunConfig,
+    RunFolder,
+    RunLocked,
     choose_threads,
     compare,
     default_precision,
@@ -34,9 +37,7 @@ def run(options: argparse.Namespace) -> None:
         seed=options.seed,
     )
     choose_threads(config)
-    out = options.out or next_free_folder(RUNS, "demo")
-    with side_by_side(orders(config)) as display:
-        folder = compare(orders(config), out, lambda name, _: [display.callback(name)])
+    folder = _compared(orders(config), options.out)
     say_comparison(folder)
     say(_finding(folder, options.depth, options.learning_rate))
     rate, error = TUNED_ORIGINAL
@@ -54,6 +55,18 @@ def run(options: argparse.Namespace) -> None:
         f"  keras-preact demo --learning-rate {rate:g}    the original order at its best rate\n"
         "  keras-preact inspect cifar_resnet --depth 218 --basic --placement original"
     )
+
+
+def _compared(configs: dict[str, RunConfig], out: Path | None) -> RunFolder:
+    """Train into `out` or the next free folder, which a demo started at the same time may take first."""
+    with side_by_side(configs) as display:
+        while True:
+            free = out or next_free_folder(RUNS, "demo")
+            try:
+                return compare(configs, free, lambda name, _: [display.callback(name)])
+            except RunLocked:
+                if out is not None:
+                    raise
 
 
 def _finding(folder: Any, depth: int, rate: float) -> str:

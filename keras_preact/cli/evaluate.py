@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 
 from keras_preact.console import console, table
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, as_command
 from keras_preact.training import RunFolder, evaluate
 
 
 def run(options: argparse.Namespace) -> None:
     folder = RunFolder.open(options.folder)
     record = folder.record()
+    if record.get("kind") == "comparison" and record.get("status") in ("running", "interrupted"):
+        resume = as_command("train --resume", folder.path)
+        raise InputError(f"{folder.path} is not finished; finish it first with {resume}")
     names = list(record["runs"]) if record.get("kind") == "comparison" else [""]
     rows, unit = [], ""
     for name in names:

@@ -30,7 +30,7 @@ from keras_preact.experiments import (
     without_empty_columns,
 )
 from keras_preact.experiments.grid import data_dir_of
-from keras_preact.experiments.store import identity
+from keras_preact.experiments.store import run_key
 from keras_preact.training import PRECISIONS, default_precision, next_free_folder
 
 
@@ -48,6 +48,11 @@ def run(options: argparse.Namespace) -> None:
     experiments = (
         [e for e in EXPERIMENTS.values() if any(map(budget.holds, e.rows))] if name == "all" else [EXPERIMENTS[name]]
     )
+    if not experiments:
+        raise InputError(
+            f"the budget {budget.name} has no networks of the profile {budget.profile}; choose another budget "
+            "(--budget) or profile (--profile)"
+        )
     if not options.results.is_dir():
         say(f"There is no folder {options.results}, so no stored runs are reused; pass the right one with --results.")
     jobs = _jobs(options, experiments, budget)
@@ -88,10 +93,10 @@ def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
         for name in dict.fromkeys(job.config.dataset for job in missing):
             prepare_dataset(name, data_dir_of(name, options.data_dir))  # or each worker would download it
         arguments = [word for word in options.arguments if word != "--debug"]
+        end = arguments.index("--") if "--" in arguments else len(arguments)  # after it there are no options
+        arguments[end:end] = ["--jobs", "1"]
         with Status() as status:
-            run_in_workers(
-                jobs, [sys.executable, "-m", "keras_preact", *arguments, "--jobs", "1"], workers, status.show
-            )
+            run_in_workers(jobs, [sys.executable, "-m", "keras_preact", *arguments], workers, status.show)
     run_missing(jobs, options.data_dir, progress, say)  # after workers usually nothing
 
 
@@ -110,7 +115,7 @@ def _jobs(options: argparse.Namespace, experiments: Sequence[Any], budget: Any) 
             data_dir=options.data_dir,
         )
         for job in planned:
-            found.setdefault(identity(job.config), (experiment.name, job))
+            found.setdefault(run_key(job.config), (experiment.name, job))
     return list(found.values())
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from keras_preact.data import ImageDataset, feed, from_arrays
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job
-from keras_preact.experiments.store import identity
+from keras_preact.experiments.store import run_key
 from keras_preact.training.build import build_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import on_devices
@@ -31,7 +31,7 @@ SETS: dict[str, tuple[tuple[int, int, int], int, int, int]] = {
     "cifar100": ((32, 32, 3), 100, 50_000, 10_000),
     "imagenet2012": ((224, 224, 3), 1000, 1_281_167, 50_000),
 }
-"""Image shape, classes, training and test images of data sets that may be missing here: noise replaces their images."""
+"""Image shape and numbers of classes, training and test images. Timing uses noise, so the data need not be here."""
 
 
 class _Clock(keras.callbacks.Callback):
@@ -137,4 +137,4 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
 def _timing_key(config: RunConfig) -> tuple[str, str]:
     """Return a key that is equal for runs of equal duration: everything except the seed and the learning rates."""
     recipe = dataclasses.replace(config.recipe, schedule=StepSchedule())
-    return identity(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision
+    return run_key(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision

@@ -119,7 +119,9 @@ def tuning(screening: RunsByCell) -> list[Tuned]:
 
 
 def share_of_tuning(found: Sequence[Tuned]) -> float | None:
-    """Return the share of the deep networks' gap that tuning closes, from 0 to 1; `None` if there is no gap.
+    """Return the share of the deep networks' gap that tuning closes; `None` if there is no gap.
+
+    1 if it closes all of it, more if the gap changes sign, below 0 if it grows.
 
     Args:
         found: result of `tuning`.
@@ -260,7 +262,7 @@ def _no_gap(found: Mapping[int, Difference]) -> tuple[str, str]:
 
 
 def _growing(confirmation: RunsByCell) -> tuple[str, str]:
-    """Judge the growth of the gap from the first to the last depth with an interval."""
+    """Judge whether the gap grows from the first to the last of the deep networks that have an interval."""
     deep = {depth: gap for depth, gap in gaps(confirmation, tuned=False).items() if depth >= DEEP_FROM}
     known = [depth for depth, gap in deep.items() if gap.is_known]
     if len(known) < 2:
@@ -384,8 +386,8 @@ def mechanism(runs: RunsByCell, rate: float = PAPERS_RATE) -> dict[str, dict[str
     found: dict[str, dict[str, dict[str, dict[int, float]]]] = {
         quantity: {moment: {} for moment in MOMENTS} for quantity in MECHANISM
     }
-    for (order, depth, at), cell in runs.items():
-        measured = [at_moments(read_propagation(run.folder.path)) for run in cell] if at == rate else []
+    for (order, depth, cell_rate), cell in runs.items():
+        measured = [at_moments(read_propagation(run.folder.path)) for run in cell] if cell_rate == rate else []
         for moment in MOMENTS:
             entries = [each[moment] for each in measured if moment in each]
             entries = [entry for entry in entries if math.isfinite(entry["variance"][-1])]  # without diverged runs

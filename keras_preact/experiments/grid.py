@@ -33,7 +33,7 @@ class Row:
         builder: the function that builds the network, a name of `keras_preact.models.NETWORKS`.
         learning_rate: replaces the recipe's learning rate.
         warmup: share of the steps for warm-up; replaces the recipe's schedule by a cosine with this warm-up.
-        warmup_learning_rate: constant learning rate of that warm-up. Default: the rate rises from 0.
+        warmup_learning_rate: constant learning rate of that warm-up; needs `warmup`. Default: the rate rises from 0.
         steps: replaces the recipe's number of steps; warm-up and drops keep their proportions.
         changes: replaces other fields of the recipe.
     """
@@ -136,7 +136,9 @@ class Budget:
     probes: bool = False
 
     def of(self, profile: str) -> Budget:
-        """Return this budget for another profile: its networks and, on CIFAR, its recipe for as many images as here.
+        """Return this budget with the networks of another profile.
+
+        On CIFAR, the profile's recipe, if it has one, replaces this budget's, cut to the same number of images.
 
         Raises:
             InputError: the profile is unknown.
@@ -171,7 +173,9 @@ class Budget:
         if row.network in self.networks:
             self.check_profile(row)
         if not self.holds(row):
-            raise InputError(f"the row {row.name} is not part of the budget {self.name}; {budgets_of(row)}")
+            raise InputError(
+                f"the row {row.name} is not part of the budget {self.name}; {budgets_of(row, self.profile)}"
+            )
         dataset = self.datasets[row.dataset]
         return RunConfig(
             network=row.builder,
@@ -340,7 +344,7 @@ BUDGETS = {
 }
 
 
-def budgets_of(row: Row) -> str:
-    """Return the remedy that names the budgets with this row."""
-    names = [budget.name for budget in BUDGETS.values() if budget.holds(row)]
-    return f"choose the budget (--budget) {' or '.join(names)}"
+def budgets_of(row: Row, profile: str) -> str:
+    """Return the remedy that names the budgets with this row, if there are any for the profile."""
+    names = [budget.name for budget in BUDGETS.values() if budget.of(profile).holds(row)]
+    return f"choose the budget (--budget) {' or '.join(names)}" if names else "choose another profile (--profile)"

@@ -7,6 +7,7 @@ the next character of film reviews.
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -21,11 +22,12 @@ from keras_preact.analysis.differentiation import vjp
 from keras_preact.data import bundled_characters
 from keras_preact.errors import InputError, check_positive
 from keras_preact.models import NextToken, Tokens, transformer
+from keras_preact.training.callbacks import handles_signals
 from keras_preact.training.device import seeded
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import RunFolder
 
-ORDERS = ("post_norm", "pre_norm")
+NORM_ORDERS = ("post_norm", "pre_norm")
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,10 @@ def record_initial_gradients(
     folder.update_record(kind="initialization", status="running", environment=environment())
     found = []
     try:
-        for order in ORDERS:
-            say(f"measuring {order.replace('_', '-')}")
-            found.append(initial_gradients(order, **options))
+        with handles_signals(signal.default_int_handler):  # the command's own handler leaves no time for the record
+            for order in NORM_ORDERS:
+                say(f"measuring {order.replace('_', '-')}")
+                found.append(initial_gradients(order, **options))
     except BaseException:
         with suppress(OSError, InputError):  # report the original error
             folder.update_record(status="interrupted")

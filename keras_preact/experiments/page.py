@@ -389,7 +389,7 @@ def _mechanism(store: Store, results: Path) -> list[str]:
 
 
 def _baselines(store: Store) -> str:
-    """Return a table that compares every run on sequences that is in no other table with its best simple baseline."""
+    """Return a table of the sequence runs that are in no other table, each with its best simple baseline."""
     rows = []
     for run in store.runs:
         baselines = run.record.get("data", {}).get("baselines")

@@ -13,8 +13,8 @@ import numpy as np
 from keras_preact.analysis import Chain, GradientSignal, dead_fraction, forward_signal, gradient_signal
 from keras_preact.data import load_dataset
 from keras_preact.files import write_atomically, writing
+from keras_preact.training.callbacks import RunFolderCallback
 from keras_preact.training.config import RunConfig
-from keras_preact.training.runs import RunFolder
 
 PROPAGATION = "propagation.json"
 """Name of the file in a run folder."""
@@ -24,7 +24,7 @@ DATASETS = ("bundled", "cifar10")
 """Data sets with the classes of the bundled test images, on which the probe measures."""
 
 
-class PropagationProbe(keras.callbacks.Callback):
+class PropagationProbe(RunFolderCallback):
     """Measures a network before its first step, after step 50 and after the last, and writes into the run folder.
 
     Each measurement is an entry of `propagation.json`, taken on one batch of bundled test images with the batch's
@@ -34,20 +34,17 @@ class PropagationProbe(keras.callbacks.Callback):
 
     Args:
         config: configuration of the run.
-        folder: run folder.
     """
 
-    def __init__(self, config: RunConfig, folder: Path) -> None:
+    def __init__(self, config: RunConfig) -> None:
         super().__init__()
-        self._path = folder / PROPAGATION
         self._last = config.recipe.steps
         self._image_size = config.image_size
         self._step = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
         # Not the optimizer's `iterations`: in float16, it does not count the steps that a loss scale skips.
-        folder = RunFolder(self._path.parent)
-        self._step = folder.record().get("step", 0) if folder.exists() else 0
+        self._step = self.run_folder.record().get("step", 0)
         self._measure_if_due()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -57,7 +54,8 @@ class PropagationProbe(keras.callbacks.Callback):
     def _measure_if_due(self) -> None:
         if self._step not in (0, EARLY_STEP, self._last):
             return
-        found = read_propagation(self._path.parent)
+        folder = self.run_folder.path
+        found = read_propagation(folder)
         if self._step in [entry["step"] for entry in found]:
             return
         if keras.backend.backend() == "jax":
@@ -66,8 +64,8 @@ class PropagationProbe(keras.callbacks.Callback):
         images, labels = data.batch(np.arange(IMAGES))
         found.append({"step": self._step, **propagation(self.model, images, labels)})
         lines = ",\n".join(json.dumps(entry) for entry in found)
-        with writing(self._path):
-            write_atomically(self._path, f"[\n{lines}\n]\n")
+        with writing(folder / PROPAGATION):
+            write_atomically(folder / PROPAGATION, f"[\n{lines}\n]\n")
 
 
 def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:

@@ -227,7 +227,7 @@ def _cost(line: Line) -> tuple[str, str]:
 
 
 def _of_single_runs(runs: Sequence[Run]) -> str:
-    """Return the deviation of the errors of single runs that the test images alone explain, as a sentence."""
+    """Return a sentence on the binomial standard deviation, by the size of the test set, of errors of single runs."""
     sizes = [run.record.get("data", {}).get("test_images", 0) for run in runs]  # sequences have none
     spreads = [
         binomial_deviation(run.error, size)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import keras
 from keras_preact.errors import Diverged, InputError, check_positive
 from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, data_dir_of
 from keras_preact.experiments.probe import DATASETS, PropagationProbe
-from keras_preact.experiments.store import ENDED, Run, Store, folder_name, identity
+from keras_preact.experiments.store import ENDED, Run, Store, folder_name, run_key
 from keras_preact.training.config import RunConfig
 from keras_preact.training.runs import RunFolder, RunLocked
 from keras_preact.training.trainer import resume, start
@@ -30,7 +30,7 @@ class Job:
         row: row of the table.
         config: configuration of the run.
         path: run folder.
-        run: the finished run, if there is one.
+        run: the run, if it has ended.
         is_probed: whether signal and gradient are measured during training.
     """
 
@@ -46,11 +46,16 @@ class Job:
         return self.run is None and RunFolder(self.path).exists()
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the run ended earlier and is in a folder of results, perhaps from another machine."""
+        return self.run is not None and self.run.folder.path != self.path
+
+    @property
     def state(self) -> str:
-        """`"finished"`, `"being trained"` (by another process), `"started"` or `"missing"`."""
+        """`"finished"`, `"diverged"`, `"being trained"` (by another process), `"started"` or `"missing"`."""
         if self.run is not None:
-            return "finished"
-        if RunFolder(self.path).is_taken():
+            return str(self.run.record["status"])
+        if RunFolder(self.path).is_locked():
             return "being trained"
         return "started" if self.is_started else "missing"
 
@@ -103,7 +108,7 @@ def plan(
     chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
     if not chosen:
         budget.check_profile(experiment.rows[0])
-        remedy = budgets_of(experiment.rows[0])
+        remedy = budgets_of(experiment.rows[0], budget.profile)
         raise InputError(f"no row of {experiment.name} is part of the budget {budget.name}; {remedy}")
     jobs: dict[str, Job] = {}
     for seed in range(seeds):
@@ -113,14 +118,14 @@ def plan(
             job = Job(row, config, out / folder_name(config), store.find(config), is_probed)
             if job.is_started:
                 job = _as_started(job)
-            jobs.setdefault(identity(config), job)
+            jobs.setdefault(run_key(config), job)
     return list(jobs.values())
 
 
 def _as_started(job: Job) -> Job:
     """Return the job with the configuration it was started with, which may differ in precision and data folder."""
     started = RunConfig.from_dict(RunFolder.open(job.path).training()["config"])
-    if identity(started) != identity(job.config):
+    if run_key(started) != run_key(job.config):
         raise InputError(f"{job.path} contains a run other than {job.row.name}; choose another out folder (--out)")
     return dataclasses.replace(job, config=started)
 
@@ -156,7 +161,7 @@ def run_missing(
         left = "" if seconds is None else f", about {duration(seconds)} left"
         say(f"[{number + 1}/{len(missing)}] {job.row.title}, seed {job.config.seed}{left}")
         name = f"{job.row.name}, seed {job.config.seed}"
-        watching = [*callbacks(name, job.config), *([PropagationProbe(job.config, job.path)] * job.is_probed)]
+        watching = [*callbacks(name, job.config), *([PropagationProbe(job.config)] * job.is_probed)]
         try:
             if job.is_started:
                 resume(job.path, data_dir=data_dir_of(job.config.dataset, data_dir), callbacks=watching)
@@ -180,18 +185,21 @@ def _has_ended(job: Job) -> bool:
 def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
     """Return the time for the remaining steps, at the speed of the same network or, if unknown, of all runs together.
 
+    Once a run in the folder for new runs has a speed, stored runs do not count.
+
     Args:
         jobs: the runs, finished or not.
         workers: how many runs are trained at once.
     """
     records = [job.record() for job in jobs]
-    networks = [identity(job.config, with_seed=False) for job in jobs]
-    # Sums, not means of ratios: a run that was stopped after its first step spent its time on the start.
+    networks = [run_key(job.config, with_seed=False) for job in jobs]
+    timed = [number for number, record in enumerate(records) if _steps_done(record) and record.get("seconds")]
+    here = [number for number in timed if not jobs[number].is_stored]
+    # Sums, not means of ratios: short parts of runs count little.
     seconds, steps = defaultdict[str, float](float), defaultdict[str, int](int)
-    for network, record in zip(networks, records, strict=True):
-        if record.get("step") and record.get("seconds"):
-            seconds[network] += record["seconds"]
-            steps[network] += record["step"]
+    for number in here or timed:  # stored runs may be from another machine
+        seconds[networks[number]] += records[number]["seconds"]
+        steps[networks[number]] += _steps_done(records[number])
     if not steps:
         return None
     mean = sum(seconds.values()) / sum(steps.values())
@@ -202,6 +210,11 @@ def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
         if record.get("status") not in ENDED
     ]
     return sum(left) / max(1, min(workers, len(left)))
+
+
+def _steps_done(record: Mapping[str, Any]) -> int:
+    """Return the steps of the recorded seconds: a diverged run went on after its last checkpoint."""
+    return int(record.get("diverged", record).get("step", 0))
 
 
 def duration(seconds: float) -> str:

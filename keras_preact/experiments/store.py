@@ -1,4 +1,4 @@
-"""The results store: finished runs in folders, looked up by configuration."""
+"""The results store: runs that have ended, in folders, looked up by configuration."""
 
 from __future__ import annotations
 
@@ -91,20 +91,20 @@ class Run:
         return paper.FAILS_ABOVE if is_whole and self.config.dataset == "cifar10" else math.inf
 
 
-def identity(config: RunConfig, with_seed: bool = True) -> str:
+def run_key(config: RunConfig, with_seed: bool = True) -> str:
     """Return a key that is equal for runs that compute the same, however their configurations are spelled.
 
     Options are compared as the network's builder resolves them: with defaults, the choices of a profile, and the
     arguments of a shortcut. The key leaves out the name of the recipe, how its source reports errors, the precision,
     `deterministic`, how a stack runs, and the folder of the data, except for `dataset="folder"`.
 
-    >>> identity(RunConfig(data_dir="here")) == identity(RunConfig(precision="mixed_bfloat16"))
+    >>> run_key(RunConfig(data_dir="here")) == run_key(RunConfig(precision="mixed_bfloat16"))
     True
-    >>> identity(RunConfig(options={"shortcut": "dropout"})) == identity(RunConfig(options={"depth": 110}))
+    >>> run_key(RunConfig(options={"shortcut": "dropout"})) == run_key(RunConfig(options={"depth": 110}))
     False
-    >>> identity(RunConfig(options={"depth": 110})) == identity(RunConfig())
+    >>> run_key(RunConfig(options={"depth": 110})) == run_key(RunConfig())
     True
-    >>> identity(RunConfig(seed=1)) == identity(RunConfig(seed=2))
+    >>> run_key(RunConfig(seed=1)) == run_key(RunConfig(seed=2))
     False
     """
     resolved = _resolved_config(config, with_seed)
@@ -222,7 +222,7 @@ def _is_number(text: str) -> bool:
 
 
 class Store:
-    """Finished runs in folders and their subfolders.
+    """Runs that have ended, finished or diverged, in folders and their subfolders.
 
     Args:
         folders: folders to search; a missing folder has no runs.
@@ -232,23 +232,23 @@ class Store:
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
-        self.runs = sorted(_finished(folders), key=lambda run: run.folder.path.name)
+        self.runs = sorted(_ended(folders), key=lambda run: run.folder.path.name)
         self._by_seed: dict[str, dict[int, Run]] = {}
         for run in self.runs:
             config = run.config
-            self._by_seed.setdefault(identity(config, with_seed=False), {}).setdefault(config.seed, run)
+            self._by_seed.setdefault(run_key(config, with_seed=False), {}).setdefault(config.seed, run)
 
     def find(self, config: RunConfig) -> Run | None:
-        """Return the finished run of a configuration; `None` if there is none."""
-        return self._by_seed.get(identity(config, with_seed=False), {}).get(config.seed)
+        """Return the ended run of a configuration; `None` if there is none."""
+        return self._by_seed.get(run_key(config, with_seed=False), {}).get(config.seed)
 
     def with_any_seed(self, config: RunConfig) -> list[Run]:
-        """Return the finished runs of a configuration, one per seed, in order of the seed."""
-        found = self._by_seed.get(identity(config, with_seed=False), {})
+        """Return the ended runs of a configuration, one per seed, in order of the seed."""
+        found = self._by_seed.get(run_key(config, with_seed=False), {})
         return [found[seed] for seed in sorted(found)]
 
 
-def _finished(folders: Sequence[Path]) -> Iterator[Run]:
+def _ended(folders: Sequence[Path]) -> Iterator[Run]:
     for folder in folders:
         for path in sorted(Path(folder).rglob("run.json")):
             run = RunFolder(path.parent)
@@ -268,7 +268,7 @@ def table_of(config: RunConfig) -> str:
     >>> table_of(BUDGETS["deep"].config(EXPERIMENTS["depth"].rows[0], 0, "float32"))
     'resnet20'
     """
-    key = identity(config, with_seed=False)
+    key = run_key(config, with_seed=False)
     return next((name for name, rows in _rows_of_tables().items() if key in rows), "others")
 
 
@@ -276,7 +276,7 @@ def table_of(config: RunConfig) -> str:
 def _rows_of_tables() -> dict[str, set[str]]:
     return {
         experiment.name: {
-            identity(budget.config(row, 0, "float32"), with_seed=False)
+            run_key(budget.config(row, 0, "float32"), with_seed=False)
             for budget in BUDGETS.values()
             for row in experiment.rows
             if budget.holds(row)

@@ -190,7 +190,8 @@ class _WorkerPool:
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
         killed = f"killed by signal {-status}, {RESTARTS + 1} times" if status < 0 else f"exit status {status}"
-        return lines[-1].removeprefix("keras-preact: ").removeprefix("error: ") if lines and status > 0 else killed
+        said = lines[-1].removeprefix("keras-preact: ").removeprefix("error: ") if lines and status > 0 else killed
+        return said.replace("see --debug", "to see the traceback, add --jobs 1 --debug")
 
 
 def _progress(jobs: Sequence[Job], workers: int) -> Progress:

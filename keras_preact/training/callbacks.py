@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -193,26 +194,34 @@ def _stopping_signals() -> list[int]:
     numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
     if sys.platform == "win32":
         return [*numbers, signal.SIGBREAK]  # Ctrl-Break, and how a parent process asks a run to stop
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # ignored under nohup
-        numbers.append(signal.SIGHUP)
-    return numbers
+    # What is ignored stays ignored: SIGHUP under nohup, SIGINT in a script's background job.
+    return [number for number in (*numbers, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def handles_signals(handler: Any) -> Iterator[None]:
     """Route the signals that ask a run to stop to `handler`. Does nothing outside the main thread."""
-    # A handler of C code, in an embedded Python, is `None` and could not be restored.
-    numbers = [number for number in _stopping_signals() if signal.getsignal(number) is not None]
-    try:
-        previous = [signal.signal(number, handler) for number in numbers]
-    except ValueError:  # not the main thread
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    # A handler of C code, in an embedded Python, is `None` and could not be restored.
+    numbers = [number for number in _stopping_signals() if signal.getsignal(number) is not None]
+    previous = [signal.signal(number, handler) for number in numbers]
     try:
         yield
     finally:
         for number, previous_handler in zip(numbers, previous, strict=True):
             signal.signal(number, previous_handler)
+
+
+class RunFolderCallback(keras.callbacks.Callback):
+    """A callback that writes into the run folder.
+
+    Attributes:
+        run_folder: set by the trainer before the first step; its path follows a renamed folder.
+    """
+
+    run_folder: RunFolder
 
 
 def as_callbacks(callbacks: Any) -> list[keras.callbacks.Callback]:

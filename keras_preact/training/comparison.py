@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -13,7 +14,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
-from keras_preact.files import PARTIAL, writing
+from keras_preact.files import PARTIAL, write_atomically, writing
 from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.config import RunConfig
@@ -21,7 +22,7 @@ from keras_preact.training.distribute import check_devices
 from keras_preact.training.parts import epochs
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import METRICS, RunFolder
-from keras_preact.training.trainer import check_fits, resuming, starting
+from keras_preact.training.trainer import check_fits, resuming, starting, unrolled_if_synchronized
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
@@ -65,17 +66,19 @@ def compare(
     for name, config in configs.items():  # raise the errors of `start` before creating the folder
         check_devices(config.devices)
         check_fits(config, dataset)
-        model = build_model(config, dataset)
+        model = build_model(unrolled_if_synchronized(config), dataset)
         if config.devices == 1:  # on several devices, the weights are created where the run is trained
             models[name] = model
+    about = environment()  # takes a moment, so before the folder is taken
     folder = RunFolder.create(out)
-    folder.update_record(
-        kind="comparison",
-        status="running",
-        runs={name: config.to_dict() for name, config in configs.items()},
-        environment=environment(),
-    )
-    return _train(folder, callbacks, models)
+    with folder.held():
+        folder.update_record(
+            kind="comparison",
+            status="running",
+            runs={name: config.to_dict() for name, config in configs.items()},
+            environment=about,
+        )
+        return _train(folder, callbacks, models)
 
 
 def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, config: ()) -> RunFolder:
@@ -101,7 +104,8 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
         raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
     if record.get("status") == "diverged":
         raise InputError(f"every run in {path} diverged; start again in another folder, with a lower learning rate")
-    return _train(folder, callbacks, {})
+    with folder.held():
+        return _train(folder, callbacks, {})
 
 
 def _check_name(name: object, folder: RunFolder) -> None:
@@ -124,23 +128,22 @@ _DATA = ("dataset", "data_dir", "image_size", "only", "skip_corrupt")
 
 
 def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.Model]) -> RunFolder:
-    """Train the unfinished runs, and write the results of all."""
+    """Train the unfinished runs of a locked folder, and write the results of all."""
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
-    with folder.held():
-        folder.update_record(status="running")
-        stop_request = StopRequest()
-        try:
-            with handles_signals(stop_request):
-                runs = _train_in_turns(folder, configs, callbacks, models, stop_request)
-                _write_results(folder, runs)
-        except BaseException as error:
-            with suppress(OSError):
-                folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
-            if isinstance(error, Interrupted):
-                raise Interrupted(error.signal_number, error.step, folder.path) from None
-            if isinstance(error, WriteError):
-                error.run = folder.path
-            raise
+    folder.update_record(status="running")
+    stop_request = StopRequest()
+    try:
+        with handles_signals(stop_request):
+            runs = _train_in_turns(folder, configs, callbacks, models, stop_request)
+            _write_results(folder, runs)
+    except BaseException as error:
+        with suppress(OSError, InputError):  # report the original error
+            folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
+        if isinstance(error, Interrupted):
+            raise Interrupted(error.signal_number, error.step, folder.path) from None
+        if isinstance(error, WriteError):
+            error.run = folder.path
+        raise
     if stop_request.signal_number:  # it came after the last step: pass it on to the caller
         signal.raise_signal(stop_request.signal_number)
     return folder
@@ -149,20 +152,22 @@ def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.M
 def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     """Write the metrics, curves and results of all runs."""
     finished = [name for name, run in runs.items() if run.record()["status"] == "finished"]
-    with writing(folder.metrics_path), open(folder.metrics_path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["run", *METRICS])
-        for name, run in runs.items():
-            if not run.metrics_path.exists():  # it diverged in its first epoch
-                continue
-            with open(run.metrics_path, newline="", encoding="utf-8") as lines:
-                writer.writerows([name, *row] for row in list(csv.reader(lines))[1:])
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(["run", *METRICS])
+    for name, run in runs.items():
+        if not run.metrics_path.exists():  # it diverged in its first epoch
+            continue
+        with open(run.metrics_path, newline="", encoding="utf-8") as lines:
+            writer.writerows([name, *row] for row in list(csv.reader(lines))[1:])
+    with writing(folder.metrics_path):
+        write_atomically(folder.metrics_path, table.getvalue())
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
     curves = {name: rows for name, run in runs.items() if (rows := run.metrics())}
     folder.write_curves(curves, unit)
     folder.update_record(
-        status="finished",
+        status="finished" if finished else "diverged",
         results={name: records[name]["result"] for name in finished},
         seconds=round(sum(record["seconds"] for record in records.values()), 1),
     )

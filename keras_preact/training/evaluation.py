@@ -7,7 +7,7 @@ from pathlib import Path
 from keras_preact.data import as_input_errors, feed
 from keras_preact.data.sequences import SEQUENCES, SequenceDataset
 from keras_preact.data.splits import ARRAYS, check_image_size
-from keras_preact.errors import InputError, shown
+from keras_preact.errors import InputError, MissingPackage, shown
 from keras_preact.models import load_model, resized
 from keras_preact.training.config import Dataset, RunConfig, check_dataset
 from keras_preact.training.device import compiles_with_xla
@@ -37,6 +37,8 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
         )
     try:
         dataset = config.load_dataset(data_dir)
+    except MissingPackage:
+        raise  # another folder would not help
     except InputError as error:
         raise InputError(f"{error}; pass the current folder of the run's data as data_dir (--data-dir)") from None
     return check_recorded(dataset, folder)

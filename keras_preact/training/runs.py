@@ -92,12 +92,10 @@ class RunFolder:
         leftovers = (LOCK, cls(path).record_path.name + PARTIAL)  # files of a run that was killed while starting
         if not path.exists() or (path.is_dir() and all(entry.name in leftovers for entry in path.iterdir())):
             return
-        if cls(path).is_taken():
+        if cls(path).is_locked():
             raise RunLocked(_locked_message(path))
-        raise InputError(
-            f"{path} exists already and is not overwritten; choose another folder, or continue that run "
-            f"with {as_command('train --resume', path)}"
-        )
+        resume = f", or continue that run with {as_command('train --resume', path)}" if cls(path).exists() else ""
+        raise InputError(f"{path} exists already and is not overwritten; choose another folder{resume}")
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -157,7 +155,7 @@ class RunFolder:
         """
         try:
             with writing(self.path / LOCK):
-                lock = self._lock().acquire(timeout=1)  # outlasts the brief lock of `is_taken`
+                lock = self._lock().acquire(timeout=1)  # outlasts the brief lock of `is_locked`
         except filelock.Timeout:
             raise RunLocked(_locked_message(self.path)) from None
         with lock:
@@ -170,7 +168,7 @@ class RunFolder:
                     os.close(self._descriptor)
                     self._descriptor = None
 
-    def is_taken(self) -> bool:
+    def is_locked(self) -> bool:
         """Return whether another process is training the run now."""
         if not (self.path / LOCK).exists():
             return False

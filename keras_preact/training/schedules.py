@@ -46,6 +46,7 @@ class StepSchedule:
             raise InputError(f"drops is {self.drops!r}; it must be a tuple of steps, such as (32000, 48000)")
         for drop in self.drops:
             check_count("a step in drops", drop)
+        object.__setattr__(self, "drops", tuple(self.drops))
         # Equal drops are allowed: scaling a schedule to a few steps can produce them.
         if list(self.drops) != sorted(self.drops):
             raise InputError(f"the steps in drops are {self.drops}; they must be in increasing order")

@@ -88,4 +88,5 @@ def threads_per_operation() -> int | None:
     import tensorflow as tf
 
     given = os.environ.get(VARIABLE, "")
-    return tf.config.threading.get_intra_op_parallelism_threads() or int(given or 0) or usable_cores()
+    number = int(given) if given.isdecimal() else 0  # TensorFlow ignores what is no number
+    return tf.config.threading.get_intra_op_parallelism_threads() or number or usable_cores()

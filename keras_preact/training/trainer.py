@@ -22,6 +22,7 @@ from keras_preact.models import get_entry
 from keras_preact.training.build import build_model, is_mirrored
 from keras_preact.training.callbacks import (
     Recorder,
+    RunFolderCallback,
     StopRequest,
     Stopwatch,
     as_callbacks,
@@ -152,9 +153,7 @@ def starting(
             actual = dataset.name if dataset.source == ARRAYS else dataset.source
             if config.dataset != actual:
                 config = dataclasses.replace(config, dataset=actual, data_dir=None)
-        if config.sync_batch_norm and is_mirrored(config) and get_entry(config.network).has_batch_norm:
-            # A rolled stack cannot exchange statistics between devices.
-            config = dataclasses.replace(config, options={"rolled": False, **config.options})
+        config = unrolled_if_synchronized(config)
         check_fits(config, dataset)
     with ExitStack() as stack:
         with on_devices(config.devices):
@@ -167,6 +166,13 @@ def starting(
             run = _Run(config, folder, dataset, model, callbacks, stop_request)
             yield from run.train(cut)
         return run.finish()
+
+
+def unrolled_if_synchronized(config: RunConfig) -> RunConfig:
+    """Return the configuration, unrolled if its devices synchronize batch norms, which rolled stacks cannot."""
+    if config.sync_batch_norm and is_mirrored(config) and get_entry(config.network).has_batch_norm:
+        return dataclasses.replace(config, options={"rolled": False, **config.options})
+    return config
 
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
@@ -328,6 +334,9 @@ class _Run:
         """Train from `step` to the end, one call of `fit` after the other; yield the steps done after each."""
         recipe, stopwatch = self.config.recipe, stopwatch or Stopwatch()
         recorder = self._recorder(step, stopwatch, rows)
+        for callback in self.callbacks:
+            if isinstance(callback, RunFolderCallback):
+                callback.run_folder = self.folder
         callbacks = [*self.callbacks, recorder, *tensorboard_callbacks(self.folder)]
         steps_per_epoch, sizes = self.dataset.train.steps_per_epoch(recipe.batch_size), Sizes(self.dataset)
         if step % steps_per_epoch:

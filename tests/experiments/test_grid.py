@@ -6,7 +6,7 @@ import pytest
 
 from keras_preact import InputError, paper
 from keras_preact.experiments import BUDGETS, EXPERIMENTS
-from keras_preact.experiments.store import folder_name, identity
+from keras_preact.experiments.store import folder_name, run_key
 from keras_preact.layers import PLACEMENTS
 from keras_preact.models import get_network
 from keras_preact.models.profiles import PROFILES, conventions
@@ -50,7 +50,7 @@ def test_one_folder_name_for_one_run():
     names = {}
     for _, budget, row in ALL:
         config = budget.config(row, 0, "float32")
-        assert names.setdefault(folder_name(config), identity(config)) == identity(config)
+        assert names.setdefault(folder_name(config), run_key(config)) == run_key(config)
     assert len(set(names.values())) == len(names)
 
 
@@ -59,7 +59,7 @@ def test_tables_share_their_common_rows():
     rows = [EXPERIMENTS["table1"].rows[0], EXPERIMENTS["table2"].rows[0]]
     rows += EXPERIMENTS["table3"].select(["cifar10-110-original"])
     for budget in filter(lambda budget: budget.holds(rows[0]), BUDGETS.values()):
-        assert len({identity(budget.config(row, 0, "float32")) for row in rows}) == 1
+        assert len({run_key(budget.config(row, 0, "float32")) for row in rows}) == 1
 
 
 @pytest.mark.sampled(2)
@@ -89,7 +89,7 @@ def test_a_profile_has_its_own_runs(profile):
                 made = [
                     conventions(name, row.family, PLACEMENTS[row.options["placement"]]) for name in ("paper", profile)
                 ]
-                assert (identity(ours) != identity(theirs)) == (made[0] != made[1] or ours.recipe != theirs.recipe)
+                assert (run_key(ours) != run_key(theirs)) == (made[0] != made[1] or ours.recipe != theirs.recipe)
 
 
 def test_a_profile_brings_its_recipe_at_the_budgets_length():
@@ -128,7 +128,7 @@ def test_the_depth_study_differs_in_order_depth_and_rate_alone():
     assert {config.options["depth"] for config in deep.values()} == {20, 56, 110, 218, 434, 1001}
     for order in ("original", "full_preactivation"):
         (row,) = EXPERIMENTS["table2"].select([f"{order}-110"])
-        assert identity(deep[f"{order}-110-0.1"]) == identity(BUDGETS["deep"].config(row, 0, "float32"))
+        assert run_key(deep[f"{order}-110-0.1"]) == run_key(BUDGETS["deep"].config(row, 0, "float32"))
     blocks = {
         depth: get_network("cifar_resnet")(**deep[f"original-{depth}-0.1"].options, rolled=True).count_params()
         for depth in (218, 434)

@@ -1,6 +1,7 @@
 """Gradient norms before training: the fit is a fit, and the record says what was measured."""
 
 import json
+import signal
 
 import keras
 import numpy as np
@@ -70,12 +71,16 @@ def test_the_record_and_the_page(tmp_path):
 
 
 def test_a_measurement_that_stops_is_interrupted_and_not_on_the_page(tmp_path, monkeypatch):
-    def stop(order, **options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("keras_preact.experiments.initialization.initial_gradients", stop)
-    with pytest.raises(KeyboardInterrupt):
-        record_initial_gradients(tmp_path / "init")
+    monkeypatch.setattr(
+        "keras_preact.experiments.initialization.initial_gradients",
+        lambda order, **options: signal.raise_signal(signal.SIGINT),
+    )
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)  # the command's own ends the process at once
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            record_initial_gradients(tmp_path / "init")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert json.loads((tmp_path / "init/run.json").read_text())["status"] == "interrupted"
     assert "Transformers before training" not in write_results(tmp_path).read_text()
     with pytest.raises(InputError, match="measure it again"):

@@ -13,7 +13,7 @@ from keras_preact.data import load_dataset
 from keras_preact.experiments import Budget, Experiment, Row, keep, plan, probe, read_propagation, run_missing
 from keras_preact.experiments.probe import EARLY_STEP, IMAGES, at_moments, direct_shares, propagation
 from keras_preact.models import cifar_resnet, load_model
-from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig
+from keras_preact.training import CosineSchedule, Interrupted, Recipe, RunConfig, RunFolder
 
 RECIPE = Recipe("tiny", steps=EARLY_STEP + 3, batch_size=8, schedule=CosineSchedule(0.05, warmup_steps=1))
 TABLE = Experiment("table", "a table", (Row("a", "a row", "110", {"placement": "original"}),))
@@ -102,7 +102,22 @@ def test_measurements_are_read_only_at_the_steps_of_a_measurement(tmp_path, monk
     """Reading and parsing a file after every batch would slow down the training that it accompanies."""
     read = []
     monkeypatch.setattr(probe, "read_propagation", lambda folder: read.append(folder) or [{"step": EARLY_STEP}])
-    callback = probe.PropagationProbe(RunConfig(recipe=RECIPE), tmp_path)
+    callback = probe.PropagationProbe(RunConfig(recipe=RECIPE))
+    callback.run_folder = RunFolder(tmp_path)
     for step in range(EARLY_STEP + 2):
         callback.on_train_batch_end(step)
     assert read == [tmp_path]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="Windows does not rename a folder with open files")
+def test_measurements_follow_a_renamed_run_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(probe, "propagation", lambda model, images, labels: {})
+    callback = probe.PropagationProbe(RunConfig(recipe=RECIPE))
+    callback.set_model(keras.Sequential())
+    callback.run_folder = RunFolder.create(tmp_path / "old")
+    with callback.run_folder.held():
+        (tmp_path / "old").rename(tmp_path / "new")
+        for step in range(EARLY_STEP):
+            callback.on_train_batch_end(step)
+    assert [entry["step"] for entry in read_propagation(tmp_path / "new")] == [EARLY_STEP]
+    assert not (tmp_path / "old").exists()

@@ -17,7 +17,7 @@ from keras_preact.experiments import (
     markdown,
     verdict,
 )
-from keras_preact.experiments.store import identity
+from keras_preact.experiments.store import run_key
 from keras_preact.paper import FAILS, Published
 
 ROOT = Path(__file__).parents[2]
@@ -176,7 +176,7 @@ def test_what_one_run_cannot_say_is_said():
 def test_how_others_took_their_number_makes_no_other_run():
     config = BUDGETS["paper"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
     recipe = dataclasses.replace(config.recipe, reported="in other words")
-    assert identity(config) == identity(dataclasses.replace(config, recipe=recipe))
+    assert run_key(config) == run_key(dataclasses.replace(config, recipe=recipe))
 
 
 def test_a_table_has_a_line_for_each_row_run_or_not(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, keep
-from keras_preact.experiments.store import folder_name, identity, table_of
+from keras_preact.experiments.store import folder_name, run_key, table_of
 from keras_preact.layers import get_shortcut
 from keras_preact.layers.registry import shortcut_config
 from keras_preact.models.registry import ENTRIES
@@ -84,7 +84,7 @@ def test_a_default_that_is_given_changes_nothing():
         left = [key for key in choices if key not in options and rng.random() < 0.5]
         spelled = {**{key: choices[key][0] for key in left}, **options}
         without = {key: value for key, value in options.items() if value != choices[key][0]}
-        same = {identity(config(network, each)) for each in (options, spelled, without)}
+        same = {run_key(config(network, each)) for each in (options, spelled, without)}
         assert len(same) == 1, (network, options, spelled)
 
 
@@ -126,7 +126,7 @@ def test_runs_are_the_same_exactly_where_their_networks_are():
     """Of random options, each pair: what computes the same is one run, what does not is two."""
     to_ours, to_theirs = {}, {}
     for network, options in filter(lambda each: is_valid(*each), configurations(3000)):
-        ours, expected = identity(config(network, options)), network_of(network, options)
+        ours, expected = run_key(config(network, options)), network_of(network, options)
         assert to_ours.setdefault(expected, ours) == ours, options
         assert to_theirs.setdefault(ours, expected) == expected, options
     assert len(to_ours) > 1000
@@ -148,7 +148,7 @@ def test_no_two_different_runs_share_a_folder():
     named = {}
     for each in made:
         name = folder_name(each)
-        assert named.setdefault(name, identity(each)) == identity(each), name
+        assert named.setdefault(name, run_key(each)) == run_key(each), name
         assert name.replace("-", "").replace("_", "").replace(".", "").isalnum()
 
 
@@ -165,7 +165,7 @@ def test_equal_shortcuts_are_equal_however_they_are_said():
     layer = get_shortcut("exclusive_gating")
     said = ["exclusive_gating", "exclusive_gating(gate_bias=-6)", "exclusive_gating( gate_bias = -6.0 )", layer]
     said.append(keras.saving.serialize_keras_object(layer))
-    runs = {identity(config(options={"shortcut": each})) for each in said}
+    runs = {run_key(config(options={"shortcut": each})) for each in said}
     assert len(runs) == 1
     assert shortcut_config("exclusive_gating(gate_bias=6)") != shortcut_config("exclusive_gating")
 
@@ -175,16 +175,16 @@ def test_equal_initializers_are_equal_however_they_are_said():
 
     said = ["he_normal", "HeNormal", keras.initializers.HeNormal()]
     said.append(keras.saving.serialize_keras_object(said[-1]))
-    assert len({identity(config(options={"kernel_initializer": each})) for each in said}) == 1
-    seeds = {identity(config(options={"kernel_initializer": keras.initializers.HeNormal(seed)})) for seed in (1, 2)}
+    assert len({run_key(config(options={"kernel_initializer": each})) for each in said}) == 1
+    seeds = {run_key(config(options={"kernel_initializer": keras.initializers.HeNormal(seed)})) for seed in (1, 2)}
     assert len(seeds) == 2
 
 
 def test_arguments_of_a_recipe_that_do_nothing_make_no_other_run():
     recipe = Recipe("mine", 10, augment=False)
     changed = config(recipe=dataclasses.replace(recipe, padding=2))
-    assert identity(changed) == identity(config(recipe=recipe))
-    assert identity(config(recipe=Recipe("mine", 10, padding=2))) != identity(config(recipe=Recipe("mine", 10)))
+    assert run_key(changed) == run_key(config(recipe=recipe))
+    assert run_key(config(recipe=Recipe("mine", 10, padding=2))) != run_key(config(recipe=Recipe("mine", 10)))
 
 
 def test_what_changes_nothing_of_the_result_makes_no_other_run():
@@ -197,20 +197,20 @@ def test_what_changes_nothing_of_the_result_makes_no_other_run():
         *({"options": {"depth": 20, "widen_factor": 1.0}}, {"sync_batch_norm": True}),
         *({"image_size": 32}, {"skip_corrupt": True}, {"recipe": dataclasses.replace(one.recipe, name="mine")}),
     ):
-        assert identity(dataclasses.replace(one, **change)) == identity(one), change
+        assert run_key(dataclasses.replace(one, **change)) == run_key(one), change
     folder = config(dataset="folder", data_dir="cats")
-    assert identity(dataclasses.replace(folder, image_size=32)) == identity(folder)
-    assert identity(dataclasses.replace(folder, data_dir="dogs")) != identity(folder)
+    assert run_key(dataclasses.replace(folder, image_size=32)) == run_key(folder)
+    assert run_key(dataclasses.replace(folder, data_dir="dogs")) != run_key(folder)
     for change in ({"devices": 2}, {"only": ("cat", "dog")}, {"image_size": 64}, {"recipe": Recipe("demo", 5)}):
-        assert identity(dataclasses.replace(one, **change)) != identity(one), change
+        assert run_key(dataclasses.replace(one, **change)) != run_key(one), change
 
 
 def test_a_builder_by_name_is_the_one_that_it_calls():
     """The named networks, as `preact_resnet50`, and that with its arguments: built, they are called the same."""
     for entry in ENTRIES.values():
         base = entry.base.__name__
-        assert identity(config(entry.name)) == identity(config(base, entry.fixed))
-        assert identity(config(entry.name.replace("_", "-"), {"drop_path": 0})) == identity(config(entry.name))
+        assert run_key(config(entry.name)) == run_key(config(base, entry.fixed))
+        assert run_key(config(entry.name.replace("_", "-"), {"drop_path": 0})) == run_key(config(entry.name))
     for name in ("preact_resnet18", "postact_resnet18"):
         entry = ENTRIES[name]
         built = [entry.builder(include_top=False), entry.base(**entry.fixed, include_top=False)]
@@ -221,7 +221,7 @@ def test_no_network_is_built_to_tell_runs_apart(monkeypatch):
     monkeypatch.setattr("keras_preact.models.resnet.build_network", None)
     monkeypatch.setattr("keras.Model", None)
     for network, options in configurations(50):
-        identity(config(network, options)), folder_name(config(network, options))
+        run_key(config(network, options)), folder_name(config(network, options))
 
 
 def test_the_rows_of_all_tables_have_folders_of_their_own():
@@ -230,7 +230,7 @@ def test_the_rows_of_all_tables_have_folders_of_their_own():
         for experiment in EXPERIMENTS.values():
             for row in filter(budget.holds, experiment.rows):
                 each = budget.config(row, 0, "float32")
-                assert named.setdefault(folder_name(each), identity(each)) == identity(each)
+                assert named.setdefault(folder_name(each), run_key(each)) == run_key(each)
 
 
 def test_a_run_is_found_however_it_is_spelled(tmp_path):
@@ -289,7 +289,7 @@ def test_every_stored_run_is_in_the_folder_of_its_first_table():
 
 def test_options_that_the_network_no_longer_takes_are_left_as_they_are():
     odd = [config("gone", {"depth": 3}), config(options={"placement": "gone"}), config(options={"colour": "red"})]
-    assert len({identity(each) for each in [*odd, config()]}) == 4
+    assert len({run_key(each) for each in [*odd, config()]}) == 4
 
 
 @pytest.mark.parametrize("path", [".", "../mine", "../mine/."])

@@ -14,6 +14,7 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.cli import main
+from keras_preact.cli.options import parser
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, default_workers, plan, run_in_workers
 from keras_preact.experiments.runner import seconds_left
 from keras_preact.experiments.workers import RESTARTS, Progress
@@ -44,10 +45,12 @@ for folder in map(pathlib.Path, folders):
 """
 
 
+ROWS = ["original-110", "full_preactivation-110", "original-164"]
+
+
 @pytest.fixture
 def jobs(tmp_path):
-    rows = ["original-110", "full_preactivation-110", "original-164"]
-    return plan(EXPERIMENTS["table2"], BUDGETS["smoke"], rows=rows, out=tmp_path)
+    return plan(EXPERIMENTS["table2"], BUDGETS["smoke"], rows=ROWS, out=tmp_path)
 
 
 def worker(mode, jobs):
@@ -77,13 +80,35 @@ def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
     assert seconds_left(jobs) == pytest.approx(2 * found.seconds_left)  # one run after the other
 
 
-def test_a_run_that_was_stopped_after_its_first_step_does_not_count_as_slow(jobs):
-    """Its seconds are those of the start."""
+def test_a_short_part_of_a_run_counts_little(jobs):
+    """The seconds before the first step are those of the start."""
     for job, step, seconds in zip(jobs, (62, 1), (62.0, 100.0), strict=False):
         job.path.mkdir()
-        status = "finished" if step == 62 else "diverged"
+        status = "finished" if step == 62 else "interrupted"
         RunFolder(job.path).update_record(kind="training", status=status, step=step, seconds=seconds)
-    assert seconds_left(jobs) == pytest.approx(62 * 162 / 63)
+    assert seconds_left(jobs) == pytest.approx(61 * 100 + 62 * 162 / 63)
+
+
+def test_a_diverged_run_counts_the_steps_after_its_last_checkpoint(jobs):
+    job = jobs[0]
+    job.path.mkdir()
+    record = {"status": "diverged", "step": 1, "diverged": {"step": 40}, "seconds": 40.0}
+    RunFolder(job.path).update_record(kind="training", **record)
+    assert seconds_left(jobs) == pytest.approx(2 * 62)
+
+
+def test_stored_runs_do_not_count_once_a_run_here_has_a_speed(tmp_path, jobs):
+    """They may be from another machine."""
+    stored = tmp_path / "stored" / "run"
+    stored.mkdir(parents=True)
+    record = {"kind": "training", "status": "finished", "config": jobs[0].config.to_dict(), "step": 62}
+    RunFolder(stored).update_record(**record, seconds=6200.0, result={"test_error": 50.0})
+    jobs = plan(EXPERIMENTS["table2"], BUDGETS["smoke"], rows=ROWS, out=tmp_path, results=[tmp_path / "stored"])
+    assert [job.is_stored for job in jobs] == [True, False, False]
+    assert seconds_left(jobs) == pytest.approx(2 * 6200)
+    jobs[1].path.mkdir()
+    RunFolder(jobs[1].path).update_record(kind="training", status="running", step=31, seconds=31.0)
+    assert seconds_left(jobs) == pytest.approx(31 + 62)
 
 
 def test_workers_without_a_run_do_not_shorten_the_time_left(jobs):
@@ -124,6 +149,13 @@ def test_workers_yield_as_the_user_asked_with_nice(jobs, tmp_path, monkeypatch):
 def test_bad_input_stops_all_workers_with_its_sentence(jobs):
     with pytest.raises(InputError, match=r"^a worker stopped: the data are missing$"):
         run_in_workers(jobs, worker("refuses", jobs), 2)
+
+
+def test_a_fault_in_a_worker_says_how_to_see_it(jobs):
+    """The workers run without `--debug`, and their outputs are not kept."""
+    code = "import sys; sys.exit('keras-preact: error: internal error, please report it (KeyError); see --debug')"
+    with pytest.raises(InputError, match=r"\(KeyError\); to see the traceback, add --jobs 1 --debug$"):
+        run_in_workers(jobs[:1], [sys.executable, "-c", code], 1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -168,6 +200,20 @@ def test_ctrl_c_stops_the_commands_workers_and_says_how_to_go_on(tmp_path):
 
 def test_the_number_of_workers_is_bounded_by_what_is_missing():
     assert default_workers(1) == 1 <= default_workers(10_000) <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("table_last", [False, True])
+def test_the_workers_command_trains_one_run_at_a_time(tmp_path, monkeypatch, table_last):
+    """`--rows` takes several words, so `--` must separate it from a table that comes last."""
+    commands = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("keras_preact.cli.reproduce.run_in_workers", lambda jobs, *others: commands.append(others[0]))
+    monkeypatch.setattr("keras_preact.cli.reproduce.run_missing", lambda *arguments: None)
+    rows = ["--results", ".", "--jobs", "2", "--rows", "original-110", "full_preactivation-110"]
+    given = ["reproduce", *rows, "--", "table2"] if table_last else ["reproduce", "table2", *rows]
+    assert main(given) == 0
+    asked, ours = parser().parse_args(given), parser().parse_args(commands[0][3:])
+    assert (ours.table, ours.rows, ours.jobs) == (asked.table, asked.rows, 1)
 
 
 @pytest.mark.thorough

@@ -22,6 +22,7 @@ from keras_preact.training import (
     resume_comparison,
     start,
 )
+from keras_preact.training.trainer import unrolled_if_synchronized
 
 
 def test_nothing_to_compare_is_refused(tmp_path):
@@ -83,6 +84,14 @@ def test_a_comparison_of_which_every_run_diverges_says_so(tmp_path):
     assert RunFolder.open(tmp_path / "run").record()["status"] == "diverged"
     with pytest.raises(InputError, match=r"every run in .*run diverged; start again in another folder, with a lower"):
         resume_comparison(tmp_path / "run")
+
+
+def test_a_comparison_whose_runs_all_diverged_one_by_one_has_diverged(tmp_path):
+    """A process that was killed after the last of them left the comparison unfinished."""
+    with pytest.raises(Diverged):
+        compare(rates(high=1e30, higher=1e35), tmp_path / "run")
+    RunFolder(tmp_path / "run").update_record(status="running")
+    assert resume_comparison(tmp_path / "run").record()["status"] == "diverged"
 
 
 @pytest.mark.thorough
@@ -194,7 +203,8 @@ def test_callbacks_that_are_no_function_are_refused(tmp_path):
 def test_a_comparison_killed_after_its_first_record_is_resumed(tmp_path, monkeypatch):
     configs = orders(RunConfig(options={"depth": 8}, image_size=8, recipe=Recipe("test", steps=1, batch_size=8)))
 
-    def killed(*arguments):
+    def killed(folder, *others):
+        assert RunFolder(folder.path).is_locked()  # or two comparisons started together could mix their records
         raise SystemExit
 
     monkeypatch.setattr("keras_preact.training.comparison._train", killed)
@@ -204,6 +214,24 @@ def test_a_comparison_killed_after_its_first_record_is_resumed(tmp_path, monkeyp
     monkeypatch.setattr("keras_preact.training.comparison._train", lambda folder, *others: folder.record()["kind"])
     RunFolder(tmp_path / "run").update_record(status=None)  # as older versions left it
     assert resume_comparison(tmp_path / "run") == "comparison"
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="on other backends, devices share one batch")
+def test_synchronized_batch_norms_are_built_unrolled(tmp_path, monkeypatch):
+    """As `start` builds them: a rolled stack cannot exchange statistics between devices."""
+    built = []
+
+    def build(config, dataset):
+        built.append(config.options)
+        raise InputError("enough")
+
+    monkeypatch.setattr("keras_preact.training.comparison.build_model", build)
+    monkeypatch.setattr("keras_preact.training.comparison.check_devices", lambda devices: None)
+    config = RunConfig(options={"depth": 110}, devices=2, sync_batch_norm=True)
+    with pytest.raises(InputError, match="enough"):
+        compare({"a": config}, tmp_path / "run")
+    assert built == [{"rolled": False, "depth": 110}]
+    assert unrolled_if_synchronized(dataclasses.replace(config, sync_batch_norm=False)).options == {"depth": 110}
 
 
 def test_what_cannot_be_built_leaves_nothing_behind(tmp_path):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -33,6 +34,7 @@ from keras_preact.training import (
     resume_comparison,
     start,
 )
+from keras_preact.training.callbacks import handles_signals
 from keras_preact.training.checkpoints import MAX_CHECKPOINTS
 from keras_preact.training.runs import METRICS, metrics_summary
 
@@ -238,7 +240,7 @@ def test_a_read_only_folder_is_one_sentence(whole, data, tmp_path):
             resume(disk / "run", dataset=data)
         with pytest.raises(InputError, match="cannot create the folder"):
             start(CONFIG, disk / "other", dataset=data)
-        assert not RunFolder.open(disk / "run").is_taken()  # it can be looked at
+        assert not RunFolder.open(disk / "run").is_locked()  # it can be looked at
         remount(disk, "rw")
         assert rows_without_time(resume(disk / "run", dataset=data)) == rows_without_time(whole)
 
@@ -390,13 +392,32 @@ def test_a_handler_that_python_cannot_restore_is_left(data, tmp_path, monkeypatc
 
 
 @needs_posix
-def test_under_nohup_a_run_goes_on(data, tmp_path):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_the_process_ignores_stops_no_run(data, tmp_path, number):
+    """`nohup` ignores SIGHUP, and a shell ignores SIGINT for the background jobs of a script."""
+    before = signal.signal(number, signal.SIG_IGN)
     try:
-        run = start(CONFIG, tmp_path / "run", dataset=data, callbacks=[StopAfter(2, signal.SIGHUP)])
+        run = start(CONFIG, tmp_path / "run", dataset=data, callbacks=[StopAfter(2, number)])
     finally:
-        signal.signal(signal.SIGHUP, before)
+        signal.signal(number, before)
     assert run.record()["status"] == "finished"
+
+
+def test_an_error_outside_the_main_thread_has_no_other_cause():
+    """Only the main thread handles signals."""
+    found = []
+
+    def fail():
+        try:
+            with handles_signals(lambda number, frame: None):
+                raise RuntimeError("mine")
+        except RuntimeError as error:
+            found.append(error)
+
+    thread = threading.Thread(target=fail)
+    thread.start()
+    thread.join()
+    assert str(found[0]) == "mine" and found[0].__context__ is None
 
 
 def test_a_signal_while_the_run_is_finished_comes_after_it(data, tmp_path, monkeypatch):
@@ -414,7 +435,7 @@ def test_a_signal_while_the_run_is_finished_comes_after_it(data, tmp_path, monke
         start(CONFIG, tmp_path / "run", dataset=data)
     folder = RunFolder.open(tmp_path / "run")
     assert folder.record()["status"] == "finished" and folder.trained_model().exists()
-    assert not folder.is_taken()
+    assert not folder.is_locked()
     bundled = RunConfig(options={"depth": 8}, recipe=Recipe("faults", steps=1, batch_size=4), image_size=8)
     with pytest.raises(KeyboardInterrupt):
         compare({"a": bundled, "b": bundled}, tmp_path / "both")

@@ -17,6 +17,7 @@ from keras_preact.training import (
     CoupledSGD,
     FastRecipe,
     Recipe,
+    RunConfig,
     StepSchedule,
     get_recipe,
 )
@@ -401,3 +402,10 @@ def test_a_field_as_a_plain_class_attribute_is_refused_because_it_would_have_no_
 def test_adam_has_no_nesterov_momentum():
     with pytest.raises(InputError, match="AdamW has no Nesterov momentum; leave out nesterov"):
         AdamRecipe("a", 1, nesterov=True)
+
+
+def test_drops_may_be_a_list():
+    """`run.json` restores a tuple, and a schedule that differs from the restored one is refused."""
+    schedule = StepSchedule(drops=[50, 75], warmup_steps=0)
+    assert schedule == StepSchedule(drops=(50, 75), warmup_steps=0)
+    RunConfig(recipe=Recipe("mine", steps=100, schedule=schedule)).check_recordable()

@@ -27,7 +27,7 @@ def row(step):
 def test_a_run_never_overwrites_another(tmp_path):
     folder = RunFolder.create(tmp_path / "a" / "run")
     folder.update_record(status="running")
-    with pytest.raises(InputError, match="exists already and is not overwritten; choose another folder"):
+    with pytest.raises(InputError, match="is not overwritten; choose another folder, or continue that run with"):
         RunFolder.create(folder.path)
     assert RunFolder.open(folder.path).record() == {"status": "running"}
 
@@ -38,7 +38,7 @@ def test_an_empty_folder_is_taken(tmp_path):
 
 def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
     (tmp_path / "run").write_text("mine")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match=r"is not overwritten; choose another folder$"):  # there is no run to resume
         RunFolder.create(tmp_path / "run")
     with pytest.raises(InputError, match="cannot create the folder"):
         RunFolder.create(tmp_path / "run" / "below")
@@ -47,9 +47,9 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path):
 
 def test_a_run_is_held_by_one_at_a_time(tmp_path):
     folder, same = RunFolder.create(tmp_path / "run"), RunFolder(tmp_path / "run")
-    assert not same.is_taken() and not (tmp_path / "run" / LOCK).exists()  # who looks leaves nothing
+    assert not same.is_locked() and not (tmp_path / "run" / LOCK).exists()  # who looks leaves nothing
     with folder.held():
-        assert same.is_taken()
+        assert same.is_locked()
         with (
             pytest.raises(RunLocked, match="run is being trained by another process; wait for it, stop it, or"),
             same.held(),
@@ -58,9 +58,9 @@ def test_a_run_is_held_by_one_at_a_time(tmp_path):
         folder.update_record(status="running")
         with pytest.raises(RunLocked):
             RunFolder.create(same.path)
-    assert not same.is_taken()
+    assert not same.is_locked()
     with same.held():
-        assert folder.is_taken()
+        assert folder.is_locked()
 
 
 HOLD = """
@@ -79,7 +79,7 @@ def test_a_process_that_is_killed_lets_go_of_its_run(tmp_path):
     )
     try:
         assert holder.stdout.readline() == "held\n"
-        assert folder.is_taken()
+        assert folder.is_locked()
     finally:
         holder.kill()
         holder.communicate()

@@ -18,6 +18,7 @@ from harness import StopAfter, array
 
 from keras_preact import InputError
 from keras_preact.data import bundled_cifar10, from_arrays
+from keras_preact.errors import MissingPackage
 from keras_preact.layers import ExclusiveGating, UnitStack
 from keras_preact.losses import SmoothedCrossEntropy
 from keras_preact.models import cifar_resnet, load_model, reestimate_statistics, resized
@@ -908,3 +909,14 @@ def test_the_curves_do_not_depend_on_the_style_of_the_program(whole, tmp_path):
     plain = draw_curves(runs, tmp_path / "plain.png").read_bytes()
     with matplotlib.rc_context({"savefig.dpi": 30, "axes.facecolor": "black", "text.usetex": True, "font.size": 20}):
         assert draw_curves(runs, tmp_path / "styled.png").read_bytes() == plain
+
+
+def test_a_missing_package_is_not_taken_for_moved_data(whole, monkeypatch):
+    """Another `data_dir` would not help."""
+    missing = MissingPackage("the data set 'cifar10' needs tensorflow_datasets; pip install it")
+    monkeypatch.setattr(RunConfig, "load_dataset", lambda *arguments: (_ for _ in ()).throw(missing))
+    record = whole.record()
+    monkeypatch.setattr(type(whole), "training", lambda *arguments: {**record, "data": {}})
+    with pytest.raises(MissingPackage) as error:
+        evaluate(whole.path)
+    assert str(error.value) == str(missing)
