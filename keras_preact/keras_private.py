@@ -218,7 +218,10 @@ def functional_of(model: keras.Sequential) -> keras.Model | None:
 
 
 def nodes_of(graph: keras.Model) -> Iterator[Any]:
-    """Yield the calls in a functional model in execution order, without its inputs."""
+    """Yield the calls in a functional model in execution order, without its inputs.
+
+    A layer's `input` and `output` are those of its first call anywhere, perhaps in another model.
+    """
     for depth in sorted(graph._nodes_by_depth, reverse=True):
         yield from (node for node in graph._nodes_by_depth[depth] if not node.is_input)
 
@@ -244,6 +247,13 @@ def producer_of(tensor: Any) -> Any:
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
     """Return the arguments of `model.compile`; `get_compile_config` fails on losses that cannot be serialized."""
     return dict(model._compile_config.config)
+
+
+def exclude_like(copy: keras.optimizers.Optimizer, optimizer: keras.optimizers.Optimizer) -> None:
+    """Exclude the same names from weight decay as another optimizer; its configuration does not contain them."""
+    new, old = (getattr(each, "inner_optimizer", each) for each in (copy, optimizer))
+    if pattern := getattr(old, "_exclude_from_weight_decay_pattern", None):
+        new.exclude_from_weight_decay(var_names=[pattern.pattern])
 
 
 # ---- names and files ----------------------------------------------------------------------------------------------

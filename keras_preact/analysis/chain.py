@@ -15,8 +15,8 @@ from keras import ops
 
 from keras_preact.analysis.differentiation import vjp, without_graph
 from keras_preact.errors import InputError, first_line
-from keras_preact.keras_private import layers_inside, producer_of
-from keras_preact.layers.graph import input_of, keras_name, mask_of
+from keras_preact.keras_private import layers_inside, nodes_of, producer_of
+from keras_preact.layers.graph import graph_of, keras_name
 from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
@@ -159,18 +159,22 @@ class Chain:
         check_functional(model, "analyzed")
         if len(model.inputs) != 1 or len(model.outputs) != 1:
             raise InputError(f"{model.name} has several inputs or outputs; analyze a model with one of each")
-        layers = [layer for layer in model.layers if units_in(layer)]
+        nodes = [node for node in nodes_of(graph_of(model)) if units_in(node.operation)]
+        layers = [node.operation for node in nodes]
         if not layers:
             inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
             remedy = f"pass the model inside it, get_layer({inner[0]!r})" if inner else "use check_identity_path"
             raise InputError(f"{model.name} itself has no residual units of this package; {remedy}")
-        for before, after in itertools.pairwise(layers):
-            if input_of(after) is not before.output:
-                raise InputError(f"there are layers between {before.name} and {after.name}; units must form a chain")
-        first, last, mask = input_of(layers[0]), layers[-1].output, mask_of(layers[0])
+        if shared := [layer.name for layer, count in Counter(layers).items() if count > 1]:
+            raise InputError(f"{model.name} calls {shared[0]} more than once; analyze a model of different units")
+        for before, after in itertools.pairwise(nodes):
+            if after.input_tensors[0] is not before.outputs[0]:
+                names = f"{before.operation.name} and {after.operation.name}"
+                raise InputError(f"there are layers between {names}; units must form a chain")
+        (first, *mask), last = nodes[0].input_tensors, nodes[-1].outputs[0]
         # The layers up to the last augmentation always run in inference mode, which leaves the images as they are.
-        leading = itertools.takewhile(lambda layer: layer is not layers[0], model.layers)
-        augmented = next((layer.output for layer in reversed([*leading]) if _augments(layer)), None)
+        leading = itertools.takewhile(lambda node: node is not nodes[0], nodes_of(graph_of(model)))
+        augmented = next((node.outputs[0] for node in reversed([*leading]) if _augments(node.operation)), None)
         inputs = model.inputs if augmented is None else [augmented]
         copies = tuple(_Copies(layer) for layer in layers if isinstance(layer, UnitStack))
         try:
@@ -264,9 +268,9 @@ _AUGMENTATIONS = ("Random", "AugMix", "CutMix", "MixUp", "Solarization", "Equali
 """How the names of Keras's layers begin that change images in training alone."""
 
 
-def _augments(layer: keras.layers.Layer) -> bool:
-    """Return whether a layer, or a layer inside it, augments images."""
-    parts = [layer, *layers_inside(layer)]
+def _augments(operation: Any) -> bool:
+    """Return whether a layer or operation, or a layer inside it, augments images."""
+    parts = [operation, *(layers_inside(operation) if isinstance(operation, keras.layers.Layer) else [])]
     return any(isinstance(part, PadCropFlip) or keras_name(part).startswith(_AUGMENTATIONS) for part in parts)
 
 

@@ -182,6 +182,10 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
         ) from None
     if count != (1, 1):
         raise InputError(f"{model.name} has {count[0]} inputs and {count[1]} outputs; export needs one of each")
+    if any(isinstance(getattr(model, side, None), dict) for side in ("input", "output")):
+        raise InputError(
+            f"{model.name} has a dictionary as input or output; export keras.Model(model.inputs[0], model.outputs[0])"
+        )
 
 
 def _write(program: keras.Model, path: Path, format: Format, dtype: str) -> None:

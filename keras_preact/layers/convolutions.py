@@ -56,11 +56,6 @@ def check_kernel_initializer(initializer: Any) -> Any:
         )
     if isinstance(initializer, (str, dict)):
         return initializer
-    if isinstance(getattr(instance, "seed", None), keras.random.SeedGenerator):
-        raise InputError(
-            f"the SeedGenerator of {type(instance).__name__} would begin again in each convolution, and all kernels "
-            "would be equal; leave out the seed, and set that of the program with keras.utils.set_random_seed"
-        )
     config = keras.initializers.serialize(instance)
     try:
         keras.initializers.get(config)
@@ -71,6 +66,16 @@ def check_kernel_initializer(initializer: Any) -> Any:
             "register it with @keras.saving.register_keras_serializable()"
         ) from None
     return config
+
+
+def refuse_seed(initializer: Any) -> None:
+    """Raise InputError if an initializer has a seed, with which all kernels of one shape would be equal."""
+    config = initializer.get_config() if isinstance(initializer, keras.initializers.Initializer) else {}
+    if config.get("seed") is not None:
+        raise InputError(
+            f"the seed of {type(initializer).__name__} would begin again in each convolution, and all kernels of one "
+            "shape would be equal; leave it out, and set that of the program with keras.utils.set_random_seed"
+        )
 
 
 def keras_initializer(initializer: Any) -> Any:

@@ -56,7 +56,7 @@ class PureUnits:
         """Indices of the variables that the last call assigned."""
 
     def __call__(self, x: Any, values: Sequence[Any]) -> tuple[Any, list[Any], Any]:
-        with _AssignmentsWithoutGradient(collect_losses=True) as scope:
+        with _StraightThroughAssignments(collect_losses=True) as scope:
             for variable, value in zip(self.variables, values, strict=True):
                 scope.add_update((variable, value))
             if self.attached is not None:
@@ -72,10 +72,12 @@ class PureUnits:
             return x, updates, loss
 
 
-class _AssignmentsWithoutGradient(keras.StatelessScope):
-    """A stateless scope in which a weight that a layer assigns gets the gradient of its new value.
+class _StraightThroughAssignments(keras.StatelessScope):
+    """A stateless scope in which the gradient passes through assignments unchanged.
 
-    Outside of any scope, TensorFlow and PyTorch do the same; JAX uses the gradient of the old value.
+    If a layer assigns a weight during the call (spectral normalization does), later layers compute with the new value,
+    and its gradient becomes that of the weight. TensorFlow and PyTorch do the same outside of a scope; JAX
+    differentiates the computation of the new value.
     """
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:

@@ -145,13 +145,3 @@ def weights_in(graph: Iterable[Call]) -> int:
         passed = [leaf for leaf in keras.tree.flatten((call.args, call.kwargs)) if isinstance(leaf, keras.Variable)]
         variables |= {id(variable): variable for variable in (*own, *passed)}
     return sum(math.prod(variable.shape) for variable in variables.values())
-
-
-def input_of(layer: keras.layers.Layer) -> Any:
-    """Return the input of a layer in a functional model, without the mask that Keras may append to it."""
-    return layer.input[0] if isinstance(layer.input, list) else layer.input
-
-
-def mask_of(layer: keras.layers.Layer) -> list[Any]:
-    """Return the mask of a layer in a functional model, as a list of one mask or none."""
-    return layer.input[1:] if isinstance(layer.input, list) else []

@@ -37,7 +37,7 @@ def stacked_draws(initializer: Any, n: int, shape: Sequence[int], dtype: Any = N
 
 
 def _draws_at_once(initializer: Any, unit_shape: Sequence[int]) -> bool:
-    """Return whether one draw of n kernels is like n separate draws. It is much faster."""
+    """Return whether the initializer can draw n kernels in one call, from the same distribution and much faster."""
     if type(initializer).__call__ is not keras.initializers.VarianceScaling.__call__ or len(unit_shape) < 2:
         return False
     has_seed = initializer.get_config().get("seed", 0) is not None  # separate draws would be equal

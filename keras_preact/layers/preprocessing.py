@@ -9,7 +9,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_count, check_rate
+from keras_preact.errors import InputError, check_count, check_number, check_rate
+from keras_preact.layers.preactivation import check_data_format
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -35,7 +36,9 @@ class PerPixelMean(keras.layers.Layer):
 
     def __init__(self, scale: float = 255.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.scale = float(scale)
+        self.scale = check_number("scale", scale)
+        if not self.scale:
+            raise InputError("scale is 0, but pixels are divided by it; use 255 or another number")
 
     def build(self, input_shape: Any) -> None:
         self.mean = self.add_weight(
@@ -106,8 +109,7 @@ class PadCropFlip(keras.layers.Layer):
         super().__init__(**kwargs)
         self.padding = check_rate("padding", padding) if isinstance(padding, float) else check_count("padding", padding)
         self.seed = seed
-        data_format = data_format or keras.config.image_data_format()
-        self.data_format = check_choice("data format", data_format, ("channels_last", "channels_first"))
+        self.data_format = check_data_format(data_format)
         self.generator = keras.random.SeedGenerator(seed)
 
     def call(self, x: Any, training: bool | None = None) -> Any:

@@ -71,8 +71,8 @@ class ConvShortcut(_ConvolutionalShortcut):
 
     If the unit changes the shape, this convolution does so too; there is no other projection.
 
-    All arguments default to `None`: the unit's value inside a unit, and the default of `Projection` elsewhere. An
-    explicit value is never overridden.
+    An argument that is `None` (default) has the unit's value inside a unit, and the default of `Projection` elsewhere.
+    Other values are never overridden.
 
     Args:
         strides: of the convolution.

@@ -141,7 +141,7 @@ class RolledUnits:
         # One cast of all units' weights instead of one in each unit.
         values = [
             ops.cast(variable, stack.compute_dtype) if autocast else variable.value
-            for variable, autocast in zip(self.stacked, template.autocast, strict=True)
+            for variable, autocast in zip(self.weights, template.autocast, strict=True)  # with the unit's frozen layers
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
         step = pure(masks.later)

@@ -190,7 +190,7 @@ class UnitStack(CompositeLayer):
         return unit
 
     def update_copy(self, k: int, copy: keras.layers.Layer) -> None:
-        """Set the variables of a copy that `unit` made to the present ones of unit k: values, and which are frozen."""
+        """Give a layer that `unit(k)` returned the present values of unit k, and freeze the same variables."""
         variables = self.unit_variables(k)
         for name, variable in named_variables(copy).items():
             source, index = variables[name]

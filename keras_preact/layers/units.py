@@ -10,7 +10,7 @@ import keras
 from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive, check_rate
 from keras_preact.keras_private import calling
 from keras_preact.layers.branches import BIASES, EXPANSION, has_bias, operations, residual_branch, weight_layers
-from keras_preact.layers.convolutions import HE_BY_FAN_OUT, check_kernel_initializer, subsampled_shape
+from keras_preact.layers.convolutions import HE_BY_FAN_OUT, check_kernel_initializer, refuse_seed, subsampled_shape
 from keras_preact.layers.dropout import DropPath
 from keras_preact.layers.placements import RELU, Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import (
@@ -44,8 +44,9 @@ class ResidualUnit(ResidualLayer):
         strides: of the unit. Default 1.
         placement: a name of `PLACEMENTS` (Table 2), or a custom `Placement`. Default `"full_preactivation"`.
         shortcut: a name of `SHORTCUTS` (Table 1), optionally with arguments (`"exclusive_gating(gate_bias=-7)"`), or
-            a `Shortcut`. Default `"identity"`. `conv` and `highway` contain convolutions: they use the unit's strides
-            and, unless you set them, its normalization, initializer and bias.
+            a `Shortcut`. Default `"identity"`. The unit uses a copy of the layer, without its weights and with the
+            unit's dtype and data format. `conv` and `highway` contain convolutions: they use the unit's strides and,
+            unless you set them, its normalization, initializer and bias.
         shape_change: how x reaches F's shape if the two differ: `"projection"` (1×1 convolution; default) or
             `"option_a"` (subsample, pad with zeros). The shortcut then acts on the result. `conv` and `highway` change
             the shape themselves.
@@ -132,6 +133,7 @@ class ResidualUnit(ResidualLayer):
         self.drop_path = check_rate("drop_path", drop_path)
         self.zero_init_residual = check_flag("zero_init_residual", zero_init_residual)
         self.kernel_initializer = check_kernel_initializer(kernel_initializer)
+        refuse_seed(kernel_initializer)
         self.biases = check_choice("biases", biases, BIASES)
         self.data_format = check_data_format(data_format)
         self.convolutions = weight_layers(

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import numbers
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +15,13 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_model_name, check_positive, check_rate
+from keras_preact.keras_private import nodes_of
 from keras_preact.layers.branches import ConstantPadding2D, has_bias, operations
 from keras_preact.layers.convolutions import (
     WeightLayer,
     check_kernel_initializer,
 )
+from keras_preact.layers.graph import graph_of
 from keras_preact.layers.placements import NORM, RELU
 from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
 from keras_preact.layers.registry import get_shortcut
@@ -110,6 +113,7 @@ class Network:
         """
         check_model_name(options.name)
         name = options.name or f"resnet{depth}_{unit['placement'].name}"
+        check_model_name(name)  # of a custom placement
         return cls(name, stem, tuple(stages), conventions, {**unit, **options.of_units(conventions)}, rolled)
 
     @property
@@ -363,15 +367,15 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     >>> {name: tuple(output.shape) for name, output in maps.output.items()}
     {'stage1': (None, 32, 32, 16), 'stage2': (None, 16, 16, 32), 'stage3': (None, 8, 8, 64)}
     """
-    last_units = {stage_of(layer.name): layer for layer in model.layers if units_in(layer)}
-    if not last_units:
+    graph = graph_of(model)
+    found = [] if graph is None else [node for node in nodes_of(graph) if units_in(node.operation)]
+    ends = {stage_of(node.operation.name): node.outputs[0] for node in found}  # not the layers' outputs: see `nodes_of`
+    if not ends:
         inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
         remedy = f"; pass the model inside it, get_layer({inner[0]!r})" if inner else ""
         raise InputError(f"{model.name} has no stages of residual units{remedy}")
-    names = list(last_units) if stages is None else [check_choice("stage", name, last_units) for name in stages]
-    features = keras.Model(
-        model.input, {name: last_units[name].output for name in names}, name=f"{model.name}_features"
-    )
+    names = list(ends) if stages is None else [check_choice("stage", name, ends) for name in stages]
+    features = keras.Model(model.input, {name: ends[name] for name in names}, name=f"{model.name}_features")
     return require_uint8_like(with_policy(features, model.dtype_policy), model)
 
 
@@ -397,11 +401,14 @@ def _images(shape: Any, options: NetworkOptions, default_size: int, data_format:
         check_input_tensor(tensor)
         _check_image_shape(tuple(tensor.shape[1:]), data_format)
         return tensor
+    if shape is not None and not isinstance(shape, Iterable):
+        raise InputError(f"input_shape is {shape!r}; pass (height, width, channels), without the batch dimension")
     if shape is None:
         size = default_size if options.include_top else None
         shape = (3, size, size) if data_format == "channels_first" else (size, size, 3)
-    _check_image_shape(tuple(shape), data_format)
-    return keras.Input(tuple(shape), name="images")
+    shape = tuple(int(size) if isinstance(size, numbers.Integral) else size for size in shape)  # of NumPy
+    _check_image_shape(shape, data_format)
+    return keras.Input(shape, name="images")
 
 
 def check_input_tensor(tensor: Any) -> None:

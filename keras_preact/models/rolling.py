@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import compile_arguments, layers_inside, nodes_of, run_through, seed_generators
+from keras_preact.keras_private import (
+    compile_arguments,
+    exclude_like,
+    layers_inside,
+    nodes_of,
+    run_through,
+    seed_generators,
+)
 from keras_preact.layers.copies import clone, same_but_for_weights, set_weights
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.stack import UnitStack, units_in
@@ -194,8 +201,8 @@ def graphs(model: keras.Model) -> list[keras.Model]:
     return list(found.values())
 
 
-def calls(graph: keras.Model) -> Iterator[LayerCall]:
-    """Yield the calls of a graph in the order of computation, without its inputs."""
+def own_calls(graph: keras.Model) -> Iterator[LayerCall]:
+    """Yield the calls of one graph in the order of computation, without its inputs and the calls in nested models."""
     for node in nodes_of(graph):
         x, options = _by_name(node.operation, node.arguments.args, node.arguments.kwargs)
         yield LayerCall(node.operation, x, options, node.input_tensors, node.outputs)
@@ -206,7 +213,7 @@ def asks_for_training(model: keras.Model) -> bool:
 
     Keras then also applies it to the layers that run later, so no call can be moved or left out.
     """
-    flags = (call.options.get("training", False) for graph in graphs(model) for call in calls(graph))
+    flags = (call.options.get("training", False) for graph in graphs(model) for call in own_calls(graph))
     return any(flag is not False for flag in flags)
 
 
@@ -225,7 +232,7 @@ def links(model: keras.Model) -> Iterator[tuple[keras.Model, LayerCall, LayerCal
     """
     if asks_for_training(model):
         return
-    calls_in = {graph: list(calls(graph)) for graph in graphs(model)}
+    calls_in = {graph: list(own_calls(graph)) for graph in graphs(model)}
     times = Counter(call.operation for in_graph in calls_in.values() for call in in_graph)
     for graph, in_graph in calls_in.items():
         uses = Counter(id(tensor) for call in in_graph for tensor in call.inputs)
@@ -306,7 +313,11 @@ def _copied_graph(model: Any, graph: keras.Model, replacements: Replacements, co
     inputs = keras.tree.map_structure(lambda x: _copy(layers[id(x)], replacements, copies).output, graph.input)
     outputs = run_through(graph, inputs, lambda operation: _copy(operation, replacements, copies))
     parameters = inspect.signature(type(model).__init__).parameters
-    kind = type(model) if {"inputs", "outputs"} <= parameters.keys() else keras.Model
+    passes_on = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= {
+        parameter.kind for parameter in parameters.values()
+    }
+    # As in Keras's own copies: a constructor of (inputs, outputs, …), or one that passes all its arguments on.
+    kind = type(model) if passes_on or {"inputs", "outputs"} <= parameters.keys() else keras.Model
     copy = kind(inputs, outputs, name=model.name)
     copy.dtype_policy = model.dtype_policy
     return require_uint8_like(copy, model)
@@ -326,6 +337,8 @@ def _compiled_like(model: keras.Model, copy: keras.Model) -> keras.Model:
             config[key] = {names.get(name, name): value for name, value in config[key].items()}
     # The model's optimizer, not the one passed to `compile`: with mixed_float16, Keras wraps it for loss scaling.
     optimizer = model.optimizer and clone(model.optimizer)
+    if optimizer:
+        exclude_like(optimizer, model.optimizer)
     copy.compile(**{**config, "optimizer": optimizer, "auto_scale_loss": False})
     if optimizer:
         optimizer.build(copy.trainable_variables)

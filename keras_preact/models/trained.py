@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
@@ -74,18 +74,26 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     if not norms:
         raise InputError(f"{network.name} has no batch norm to estimate statistics for; unfreeze one first")
     momenta = [norm.momentum for norm in norms]
+    count_of_inputs = len(getattr(network, "inputs", None) or [None])
     count = 0
     try:
         for count, batch in enumerate(batches, start=1):
             for norm in norms:
                 norm.momentum = (count - 1) / count  # the running mean of `count` values
-            network(keras.utils.unpack_x_y_sample_weight(batch)[0], training=True)
+            network(_inputs_of(batch, count_of_inputs), training=True)
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
     if not count:
         raise InputError("batches is empty; pass at least one batch")
     return count
+
+
+def _inputs_of(batch: Any, count: int) -> Any:
+    """Return the inputs in a batch: for a model of several, a list of so many arrays has no labels."""
+    if count > 1 and isinstance(batch, list) and len(batch) == count and not isinstance(batch[0], (list, tuple, dict)):
+        return batch
+    return keras.utils.unpack_x_y_sample_weight(batch)[0]
 
 
 def resized(network: keras.Model, size: int) -> keras.Model:
@@ -147,8 +155,7 @@ _FIXED_SIZE = (keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.Rand
 
 def _set_size(config: dict[str, Any], size: int | None) -> None:
     """Set the height and width of a functional model's images; leave those of nested models open."""
-    formats = (layer["config"].get("data_format") for layer in config["layers"])
-    sides = (2, 3) if next(filter(None, formats), None) == "channels_first" else (1, 2)
+    sides = (2, 3) if next(_data_formats(config), None) == "channels_first" else (1, 2)
     for layer in config["layers"]:
         layer.pop("build_config", None)  # shapes for the old size
         if layer["class_name"] == "InputLayer":
@@ -157,6 +164,15 @@ def _set_size(config: dict[str, Any], size: int | None) -> None:
                 layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(4))
         elif "layers" in layer["config"]:
             _set_size(layer["config"], None)
+
+
+def _data_formats(config: dict[str, Any]) -> Iterator[str]:
+    """Yield the data formats of a model's layers, including those of nested models."""
+    for layer in config["layers"]:
+        if data_format := layer["config"].get("data_format"):
+            yield data_format
+        elif "layers" in layer["config"]:
+            yield from _data_formats(layer["config"])
 
 
 def require_uint8(model: keras.Model) -> keras.Model:

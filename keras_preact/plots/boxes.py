@@ -45,10 +45,10 @@ def tint(color: str, strength: float = 0.3) -> tuple[float, ...]:
 def kind_of(label: str) -> str:
     """Return the kind of operation in a box, which sets its color.
 
-    >>> [kind_of(label) for label in ("3×3 conv, 16", "MLP", "BN", "ReLU", "dropout 0.5")]
+    >>> [kind_of(label) for label in ("3×3 conv, 16", "dense, 64", "BN", "ReLU", "dropout 0.5")]
     ['weights', 'weights', 'normalization', 'activation', 'other']
     """
-    if label in ("self-attention", "MLP") or "conv" in label:
+    if label in ("self-attention", "MLP") or "conv" in label or label.startswith("dense"):
         return CONVOLUTION
     if label in ("BN", "layer norm", "RMS norm", "group norm"):
         return NORM

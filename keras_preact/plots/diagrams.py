@@ -273,8 +273,8 @@ class _Sizes:
             if sizes[axis] is None:
                 written[axis] = letter
             elif self.free[axis] and self.nominal:
-                ratio = NOMINAL // sizes[axis]
-                written[axis] = letter if ratio == 1 else f"{letter}/{ratio}"
+                times, share = sizes[axis] // NOMINAL, NOMINAL // sizes[axis]
+                written[axis] = f"{times}{letter}" if times > 1 else f"{letter}/{share}" if share > 1 else letter
         height, width, channels = (size or NOMINAL for size in sizes)
         return (height, width, channels), " × ".join(written)
 

@@ -264,14 +264,18 @@ def layer_labels(layers: Sequence[Any]) -> list[str]:
             labels.append("subsample, pad")
         elif isinstance(layer, PreActivation):
             activation = layer.activation.__name__
-            labels += ["BN", "ReLU" if activation == "relu" else activation]
+            labels += ["BN", _ACTIVATIONS.get(activation, activation)]
         elif kind == "GroupNormalization":
             labels.append("layer norm" if layer.groups == 1 else "group norm")
+        elif kind == "Dense":
+            activation = layer.activation.__name__
+            labels += [f"dense, {layer.units}", *(_ACTIVATIONS.get(activation, activation),) * (activation != "linear")]
         elif "Padding" not in kind:
             labels.append(_KINDS.get(kind) or _name(layer))
     return labels
 
 
+_ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU"}
 _KINDS = {
     "BatchNorm": "BN",
     "BatchNormalization": "BN",

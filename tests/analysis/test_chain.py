@@ -8,7 +8,8 @@ from harness import array
 from keras_preact import InputError
 from keras_preact.analysis import Chain, forward_signal, gradient_signal, leave_out
 from keras_preact.analysis.differentiation import vjp
-from keras_preact.models import cifar_resnet
+from keras_preact.layers import ResidualUnit
+from keras_preact.models import cifar_resnet, feature_maps
 
 X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
 Y = np.arange(4)
@@ -62,6 +63,29 @@ def test_what_is_no_chain_is_refused_in_one_sentence():
     pooled = [keras.layers.GlobalAveragePooling2D()(part) for part in (inner.output, x)]
     with pytest.raises(InputError, match="has connections around its chain of units"):
         Chain.of(keras.Model(x, keras.layers.Dense(3)(keras.layers.Concatenate()(pooled))))
+
+
+def test_a_unit_that_is_called_twice_is_refused():
+    """Its weights are those of two links, of which one cannot be left out."""
+    unit, inputs = ResidualUnit(4, name="shared"), keras.Input(SHAPE[:2] + (4,))
+    outputs = keras.layers.Dense(3)(keras.layers.GlobalAveragePooling2D()(unit(unit(inputs))))
+    with pytest.raises(InputError, match="calls shared more than once; analyze a model of different units"):
+        Chain.of(keras.Model(inputs, outputs))
+
+
+def test_layers_that_have_been_called_elsewhere_form_a_chain():
+    """A layer's `output` is that of its first call, perhaps in another model."""
+    network = cifar_resnet(8, input_shape=SHAPE)
+    x = inputs = keras.Input(SHAPE)
+    for layer in network.layers[1:]:
+        x = layer(x)
+    again = keras.Model(inputs, x)
+    part = keras.Model(network.get_layer("stem_conv").output, network.output)
+    expected = forward_signal(network, X)
+    assert forward_signal(again, X) == expected
+    assert forward_signal(part, network.get_layer("stem_conv")(X)) == expected
+    for model in (again, part):
+        assert [output.shape[1] for output in feature_maps(model).output.values()] == [16, 8, 4]
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="other backends have no such switch")

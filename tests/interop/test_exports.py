@@ -12,7 +12,16 @@ from keras_preact import InputError
 from keras_preact.data import load_dataset
 from keras_preact.interop import export_model
 from keras_preact.interop.exports import FORMATS, _in_float32
-from keras_preact.models import Classification, Tokens, cifar_resnet, fold, imagenet_resnet, pretrained, transformer
+from keras_preact.models import (
+    Classification,
+    Tokens,
+    cifar_resnet,
+    feature_maps,
+    fold,
+    imagenet_resnet,
+    pretrained,
+    transformer,
+)
 from keras_preact.models.catalogue import catalogue
 
 TRAINED = "resnet20-preact-cifar10-5classes"
@@ -208,6 +217,13 @@ class Subclassed(keras.Model):
 def test_models_without_inputs_are_refused(make, tmp_path):
     with pytest.raises(InputError, match="is not a functional model; make it one"):
         export_model(make(), tmp_path / "network")
+
+
+def test_a_dictionary_of_outputs_is_refused(tmp_path):
+    """In the sentence about the model, not about the format: no format has names."""
+    features = feature_maps(cifar_resnet(8, input_shape=(8, 8, 3)), ["stage3"])
+    with pytest.raises(InputError, match=r"has a dictionary .*; export keras\.Model\(model\.inputs\[0\]"):
+        export_model(features, tmp_path / "features")
 
 
 def test_several_inputs_are_refused(tmp_path):

@@ -160,3 +160,9 @@ def test_the_mean_is_float32_under_every_policy(dtype):
     np.testing.assert_array_equal(array(layer.mean), mean.astype("float32"))
     y = array(keras.ops.cast(layer(np.zeros((1, 4, 4, 3), "uint8")), "float32"))
     np.testing.assert_allclose(y[0], -mean / 255, rtol=1e-2)
+
+
+@pytest.mark.parametrize("scale", [0, float("nan"), "255"])
+def test_a_scale_that_cannot_divide_is_refused(scale):
+    with pytest.raises(InputError, match="scale"):
+        PerPixelMean(scale=scale)

@@ -983,3 +983,18 @@ def test_units_with_adapters_or_quantized_layers_are_not_copied():
         stack.unit(1)
     with pytest.raises(InputError, match="has quantized layers, which cannot be copied"):
         UnitStack.from_units(stack.units[1:])
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="other backends have no loop of PyTorch's own")
+def test_frozen_layers_have_no_gradient_in_a_training_loop_of_pytorch(images):
+    """Such a loop reads `parameters()`, which Keras collects once, and never `weights`."""
+    stack = UnitStack(ResidualUnit(16), N, rolled=True)
+    stack.build(images.shape)
+    frozen = [v.value for v in stack.weights if v.path.endswith(("gamma", "beta"))]
+    for trainable in (True, False, True):
+        for norm in batch_norms(stack):
+            norm.trainable = trainable
+        for parameter in stack.parameters():
+            parameter.grad = None
+        stack(images, training=True).sum().backward()
+        assert frozen and all((parameter.grad is not None) == trainable for parameter in frozen)

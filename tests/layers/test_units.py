@@ -9,6 +9,7 @@ from keras_preact import InputError
 from keras_preact.layers import (
     PLACEMENTS,
     SHORTCUTS,
+    ConvShortcut,
     DropPath,
     Placement,
     PostActBasicBlock,
@@ -312,9 +313,11 @@ def test_training_is_that_of_the_call_also_where_keras_makes_no_context(training
         assert y.shape == images.shape
 
 
-def test_a_seed_generator_that_would_make_all_kernels_equal_is_refused():
-    with pytest.raises(InputError, match="SeedGenerator of HeNormal would begin again in each convolution"):
-        ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=keras.random.SeedGenerator(1)))
+@pytest.mark.parametrize("seed", [1, 0, keras.random.SeedGenerator(1)], ids=str)
+def test_a_seed_that_would_make_all_kernels_equal_is_refused(seed):
+    with pytest.raises(InputError, match="seed of HeNormal would begin again in each convolution"):
+        ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=seed))
+    assert ConvShortcut(kernel_initializer=keras.initializers.HeNormal(seed=seed)).name  # it has one kernel
 
 
 @keras.saving.register_keras_serializable(package="tests")

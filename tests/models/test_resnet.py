@@ -6,7 +6,7 @@ import pytest
 from harness import array, disturb, write_weights
 
 from keras_preact import InputError
-from keras_preact.layers import ResidualUnit
+from keras_preact.layers import Placement, ResidualUnit
 from keras_preact.models import cifar_resnet, feature_maps, imagenet_resnet, multiply_adds
 from keras_preact.models.resnet import Stage, dilate
 
@@ -20,6 +20,25 @@ def small(**options):
 @pytest.mark.parametrize(("pooling", "shape"), [(None, (2, 8, 8, 64)), ("avg", (2, 64)), ("max", (2, 64))])
 def test_without_top(pooling, shape):
     assert tuple(small(include_top=False, pooling=pooling)(X).shape) == shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [(32, "input_shape is 32; pass"), ((32, 32, None), "number of channels must be known")]
+)
+def test_what_is_no_shape_is_refused(shape, words):
+    with pytest.raises(InputError, match=words):
+        cifar_resnet(8, input_shape=shape)
+
+
+def test_numpy_integers_are_sizes():
+    assert cifar_resnet(8, input_shape=tuple(np.array([8, 8, 3]))).input_shape == (None, 8, 8, 3)
+
+
+def test_the_name_of_a_custom_placement_must_be_one_of_a_model():
+    placement = Placement("bn/relu", "BN, ReLU", first=("norm", "relu"))
+    with pytest.raises(InputError, match="name is 'resnet8_bn/relu'; pass a string without /"):
+        cifar_resnet(8, placement)
+    assert cifar_resnet(8, placement, name="mine").name == "mine"
 
 
 def test_without_top_the_image_size_is_open():

@@ -425,6 +425,34 @@ def test_a_model_of_ones_own_class_stays_one():
     assert roll(model).trainable_variables == []
 
 
+def test_a_constructor_that_passes_its_arguments_on_stays_too():
+    """As in Keras's guide on custom training steps."""
+
+    class Custom(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.tracker = keras.metrics.Mean(name="loss")
+
+    plain = tiny(rolled=False)
+    for change in (roll, fold):
+        assert isinstance(change(Custom(plain.input, plain.output)), Custom)
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
+def test_variables_without_weight_decay_stay_without(wrap):
+    """The configuration of an optimizer does not contain them."""
+    model, decayed = tiny(rolled=False), tiny(rolled=False)
+    for each, names in ((model, ["bias", "gamma"]), (decayed, [])):
+        optimizer = keras.optimizers.AdamW(0.01, weight_decay=0.5)
+        if names:
+            optimizer.exclude_from_weight_decay(var_names=names)
+        each.compile(wrap(optimizer), "mse", auto_scale_loss=False)
+        rolled = roll(each)
+        inner = getattr(rolled.optimizer, "inner_optimizer", rolled.optimizer)
+        (gamma,) = [v for v in rolled.trainable_variables if v.path.endswith("norm1_gamma")][:1]
+        assert inner._use_weight_decay(gamma) == (not names)
+
+
 def test_losses_of_outputs_by_name():
     inputs = keras.Input((8, 8, 4))
     x = ResidualUnit(4, name="body_2")(ResidualUnit(4, name="body_1")(inputs))

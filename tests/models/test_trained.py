@@ -180,6 +180,24 @@ def test_statistics_are_estimated_on_what_fit_takes():
         np.testing.assert_array_equal(one, other)
 
 
+def test_statistics_of_a_model_of_several_inputs():
+    """A list of its inputs is no pair of inputs and labels."""
+    left, right = keras.Input((4,)), keras.Input((4,))
+    x = [np.full((8, 4), value, "float32") for value in (1.0, 3.0)]
+    for batch in (x, (x, np.zeros(8)), [x, np.zeros(8)]):
+        norm = keras.layers.BatchNormalization()
+        model = keras.Model([left, right], norm(left + right))
+        assert reestimate_statistics(model, [batch]) == 1
+        np.testing.assert_allclose(array(norm.moving_mean), 4)
+
+
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="no convolution on the CPU")
+def test_channels_first_inside_another_model():
+    inner = cifar_resnet(8, input_shape=(3, 8, 8), data_format="channels_first")
+    outer = keras.Sequential([keras.Input((3, 8, 8)), inner])
+    assert resized(outer, 16).input_shape == (None, 3, 16, 16)
+
+
 def test_a_network_in_a_network_is_resized_with_it():
     backbone = cifar_resnet(8, include_top=False, input_shape=(8, 8, 3), pooling="avg")
     outer = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Rescaling(2.0), backbone, keras.layers.Dense(2)])

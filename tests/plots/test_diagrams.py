@@ -109,6 +109,12 @@ def test_networks_for_any_image_size(placement, check_texts):
     assert ("head" in found) == (placement == "full_preactivation")  # nothing follows the last original unit
 
 
+def test_maps_larger_than_the_input():
+    x = keras.layers.UpSampling2D(2)(keras.Input((None, None, 3)))
+    found = described(network_figure(cifar_resnet(8, include_top=False, input_tensor=x)))
+    assert found["stage 1"].endswith("output 2H × 2W × 16") and found["stage 2"].endswith("output H × W × 32")
+
+
 def test_a_network_of_another_code_base_and_one_with_preprocessing(check_texts):
     other = network_figure(imagenet_resnet(50, profile="keras_applications", include_top=False, pooling="max"))
     check_texts(other)

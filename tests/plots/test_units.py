@@ -4,9 +4,18 @@ import keras
 import pytest
 
 from keras_preact.errors import InputError
-from keras_preact.layers import PLACEMENTS, SHORTCUTS, Placement, PreActivation, ResidualUnit, Shortcut
+from keras_preact.layers import (
+    PLACEMENTS,
+    SHORTCUTS,
+    FeedForwardUnit,
+    Placement,
+    PreActivation,
+    ResidualUnit,
+    Shortcut,
+)
 from keras_preact.paper import TABLE_2
 from keras_preact.plots import alt_text, draw, placements_figure, unit_figure
+from keras_preact.plots.boxes import kind_of
 from keras_preact.plots.units import layer_labels, placement_parts, unit_parts
 
 WORDS = {"norm": "BN", "relu": "ReLU"}
@@ -106,7 +115,15 @@ def test_third_party_layers_are_drawn_by_name(check_texts):
 
     (labels,) = check_texts(unit_figure({"a": built(shortcut=AveragedWithTheResidualOfTheBranch())}))
     assert "averaged with the residual of the branch" in labels
-    assert layer_labels([PreActivation("gelu"), keras.layers.ReLU()]) == ["BN", "gelu", "ReLU"]
+    assert layer_labels([PreActivation("gelu"), keras.layers.ReLU()]) == ["BN", "GELU", "ReLU"]
+
+
+def test_dense_layers_and_their_activation_are_drawn():
+    unit = FeedForwardUnit(feed_forward_dim=16)
+    unit.build((None, 5, 8))
+    found = [*unit_parts(unit).before, *unit_parts(unit).branch]
+    assert found == ["layer norm", "dense, 16", "GELU", "dense, 8"]
+    assert [kind_of(label) for label in found] == ["normalization", "weights", "activation", "weights"]
 
 
 def test_many_units_and_long_titles_fill_several_rows(check_texts):

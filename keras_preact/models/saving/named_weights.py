@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_preact.errors import InputError
 from keras_preact.layers.copies import refresh_normalizations
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.unit_names import unit_names
@@ -59,7 +60,18 @@ def named_weights(model: keras.Model) -> dict[str, Weight]:
     >>> rolled.keys() == unrolled.keys(), list(rolled)[0], rolled["stage1_unit02/conv1/kernel"].shape
     (True, 'stem_conv/kernel', (3, 3, 16, 16))
     """
+    refuse_quantized(model)
     return _weights_and_arguments(model)[0]
+
+
+def refuse_quantized(model: keras.Model) -> None:
+    """Raise InputError if Keras has quantized the model: names and files of weights are for floats only."""
+    quantized = [variable.path for variable in model.weights if "int8" in str(variable.dtype)]
+    if quantized:
+        raise InputError(
+            f"{model.name} is quantized ({quantized[0]} contains integers), and these files are for floats; use them "
+            "before you quantize the network, or use Keras's model.save, model.save_weights and model.load_weights"
+        )
 
 
 def _weights_and_arguments(model: keras.Model) -> tuple[dict[str, Weight], dict[str, Weight]]:
@@ -203,6 +215,7 @@ def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndar
     Raises:
         InputError: names or shapes differ from the model's, or a value is not finite in its variable's dtype.
     """
+    refuse_quantized(model)
     weights, arguments = _weights_and_arguments(model)
     paths = renumbered(model, values, [*weights, *arguments])
     values = {paths[name]: value for name, value in values.items()}

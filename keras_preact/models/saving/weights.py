@@ -173,7 +173,7 @@ class _StoredWeights:
         self.stacks = {paths[path]: rolled for path, rolled in self.stacks.items()}
 
     def _paths_of_units(self, model: keras.Model) -> dict[str, list[str]]:
-        """Return the paths of the units in each stack of the file: the model's, in order, except those in the file."""
+        """Return, for each stack in the file, the paths of its units: those in the model that are no layers there."""
         free = {path: None for paths in unit_paths(model).values() for path in paths if path not in self.layers}
         found: dict[str, list[str]] = {}
         for stack, rolled in self.stacks.items():
@@ -210,12 +210,14 @@ def _units(model: keras.Model) -> Iterator[tuple[str, keras.layers.Layer]]:
 
 
 def _names_in_stack(unit: keras.layers.Layer, count: int) -> list[str]:
-    """Return the names of a unit's variables in a rolled stack, whose units have `count`: with drop path or without."""
+    """Return the names of a stored unit's `count` variables; it may have drop path where the model's has none."""
     names = list(named_variables(unit))
     if len(names) != count and "drop_path" in variable_arguments(unit):
         shape, state = unit.get_build_config()["input_shape"], random.getstate()
+        # The numbers of frozen layers count the layer of drop path.
+        free = {"frozen": None} if "frozen" in unit.get_config() else {}
         for rate in (0.0, 0.5):
-            other = Template(partial(clone, unit, drop_path=rate), shape, unit.compute_dtype).names
+            other = Template(partial(clone, unit, drop_path=rate, **free), shape, unit.compute_dtype).names
             names = other if len(other) == count else names
         random.setstate(state)  # initializers draw their seeds
     return names

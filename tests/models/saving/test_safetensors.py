@@ -224,3 +224,14 @@ def test_a_model_without_weights_yet_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no weights yet; call it on a batch, then save it"):
         save_safetensors(keras.Sequential([keras.layers.Dense(3)]), tmp_path / "file.safetensors")
     assert not any(tmp_path.iterdir())
+
+
+def test_a_quantized_network_is_refused(path):
+    """Its integers would be left out of the file, and left alone when it is loaded."""
+    plain, quantized = cifar_resnet(8, input_shape=(8, 8, 3)), cifar_resnet(8, input_shape=(8, 8, 3))
+    quantized.quantize("int8")
+    with pytest.raises(InputError, match=r"is quantized \(.*logits/kernel contains integers\)"):
+        save_safetensors(quantized, path)
+    save_safetensors(plain, path)
+    with pytest.raises(InputError, match="is quantized"):
+        load_safetensors(quantized, path)

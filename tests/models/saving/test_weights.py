@@ -13,7 +13,7 @@ from harness import array, disturb, write_weights
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
-from keras_preact.layers import ConvShortcut, UnitStack
+from keras_preact.layers import ConvShortcut, UnitStack, freeze_batch_norms
 from keras_preact.layers.variables import named_variables
 from keras_preact.models import (
     Classification,
@@ -136,6 +136,17 @@ def test_a_network_keeps_its_rates_of_drop_path_and_needs_none_in_the_file(suffi
 def disturb_weights(model):
     weights = named_weights(model)
     assign(model, weights, {name: weight.value() + 1 for name, weight in weights.items()})
+
+
+def test_frozen_norms_and_drop_path_together(tmp_path):
+    """The numbers of frozen layers count the layer of drop path, which the file lacks."""
+    options = {"placement": "bn_after_addition", "rolled": True, "input_shape": (8, 8, 3)}
+    saved, network = cifar_resnet(20, **options), cifar_resnet(20, **options, drop_path=0.1)
+    saved.save_weights(tmp_path / "net.weights.h5")
+    freeze_batch_norms(network)
+    load_weights(network, tmp_path / "net.weights.h5")
+    ours, theirs = named_weights(network), named_weights(saved)
+    assert all(np.array_equal(ours[name].value(), theirs[name].value()) for name in theirs)
 
 
 def test_files_with_rates_of_drop_path_among_the_weights_load():
