@@ -13,8 +13,8 @@ from keras import ops
 from keras_preact.errors import InputError
 from keras_preact.keras_private import direct_layers, layers_inside
 from keras_preact.layers.functional import Masks, PureUnits, build_unit
+from keras_preact.layers.loop_unit import LoopUnit
 from keras_preact.layers.scan import run_units
-from keras_preact.layers.template import Template
 from keras_preact.layers.variables import named_variables, variable_arguments
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RolledUnits:
-    """n units whose variables are stacked along a new first axis; one unit, the template, runs in a loop over them.
+    """n units whose variables are stacked along a new first axis; one unit runs in a loop over them.
 
     No Keras object: the stacked variables are weights of the stack.
     """
@@ -30,36 +30,36 @@ class RolledUnits:
     def __init__(self, stack: UnitStack) -> None:
         self.stack = stack
         self.stacked: list[keras.Variable] = []
-        """The stacked variables, in the order of `template.names`."""
-        self.template: Template
+        """The stacked variables, in the order of `loop.names`."""
+        self.loop: LoopUnit
         self._trainable: list[bool] = []
-        """Whether the template's variables were trainable when `weights` was last read."""
+        """Whether the variables of `loop.unit` were trainable when `weights` was last read."""
 
     # ---- variables --------------------------------------------------------------------------------------------
 
     def build(self, input_shape: Any) -> None:
         stack = self.stack
         make_unit = partial(stack.make_unit, None, stack.name)
-        self.template = template = Template(make_unit, input_shape, stack.compute_dtype)
-        self._show_to_keras(template.unit)
+        self.loop = loop = LoopUnit(make_unit, input_shape, stack.compute_dtype)
+        self._show_to_keras(loop.unit)
         varied = self._varied()
         self.stacked = []
-        for index, (name, variable) in enumerate(zip(template.names, template.variables, strict=True)):
+        for index, (name, variable) in enumerate(zip(loop.names, loop.variables, strict=True)):
             self.stacked.append(
                 stack.add_weight(
                     shape=(stack.repeats, *variable.shape),
-                    initializer=template.stacked_initializer(index, stack.repeats, varied.get(name)),
+                    initializer=loop.stacked_initializer(index, stack.repeats, varied.get(name)),
                     dtype=variable.dtype,
-                    trainable=index not in template.state,
+                    trainable=index not in loop.state,
                     aggregation=variable.aggregation,
-                    autocast=False,  # `call` casts, as the template would
+                    autocast=False,  # `call` casts, as the unit would
                     regularizer=regularizer_per_unit(variable.regularizer),
                     constraint=PerUnit(variable.constraint) if variable.constraint else None,
                     name=name.replace("/", "_"),
                 )
             )
         self._trainable = [variable.trainable for variable in self.stacked]
-        if template.is_assigned_in_build:
+        if loop.is_assigned_in_build:
             self._initialize_unit_by_unit(input_shape)
 
     def _show_to_keras(self, unit: keras.layers.Layer) -> None:
@@ -74,9 +74,9 @@ class RolledUnits:
 
     def _varied(self) -> dict[str, Sequence[Any]]:
         """Return the values of the variables that hold arguments which differ between the units, by variable."""
-        unit, places = self.template.unit, variable_arguments(self.template.unit)
+        unit, places = self.loop.unit, variable_arguments(self.loop.unit)
         for argument in self.stack.vary:
-            if missing := [name for name in places[argument] if name not in self.template.names]:
+            if missing := [name for name in places[argument] if name not in self.loop.names]:
                 raise InputError(
                     f"with {argument}={unit.get_config()[argument]!r} the unit has no variable {missing[0]} to vary; "
                     f"set the unit's {argument} above 0, or use rolled=False"
@@ -88,7 +88,7 @@ class RolledUnits:
         for unit in units:
             build_unit(unit, input_shape)
         columns = [named_variables(unit) for unit in units]
-        for name, stacked in zip(self.template.names, self.stacked, strict=True):
+        for name, stacked in zip(self.loop.names, self.stacked, strict=True):
             if not name.endswith("seed_generator_state"):  # already different in each unit
                 stacked.assign(ops.stack([column[name].value for column in columns]))
 
@@ -108,7 +108,7 @@ class RolledUnits:
     @property
     def weights(self) -> list[keras.Variable]:
         """The stacked variables. Freezing a layer in the loop freezes them; each can also be frozen itself."""
-        now = [variable.trainable for variable in self.template.variables]
+        now = [variable.trainable for variable in self.loop.variables]
         for stacked, before, trainable in zip(self.stacked, self._trainable, now, strict=True):
             if trainable != before:
                 stacked.trainable = trainable
@@ -118,30 +118,30 @@ class RolledUnits:
     @property
     def layers(self) -> list[keras.layers.Layer]:
         """The layers that represent the units: one for all of them."""
-        return [self.template.unit]
+        return [self.loop.unit]
 
     def own_unit(self, k: int) -> keras.layers.Layer:
-        return self.template.unit
+        return self.loop.unit
 
     def unit_variables(self, k: int) -> dict[str, tuple[keras.Variable, int | None]]:
-        return {name: (variable, k) for name, variable in zip(self.template.names, self.weights, strict=True)}
+        return {name: (variable, k) for name, variable in zip(self.loop.names, self.weights, strict=True)}
 
     def assign(self, units: Sequence[Mapping[str, keras.Variable]]) -> None:
         """Set the variables of all units, given by name."""
-        for name, variable in zip(self.template.names, self.stacked, strict=True):
+        for name, variable in zip(self.loop.names, self.stacked, strict=True):
             variable.assign(np.stack([ops.convert_to_numpy(unit[name]) for unit in units]))
 
     # ---- calls ------------------------------------------------------------------------------------------------
 
     def call(self, x: Any, training: bool | None, masks: Masks) -> Any:
-        stack, template = self.stack, self.template
-        state = template.assigned(x, training)
-        updated = [template.variables[i] for i in state]
-        pure = partial(PureUnits, [template.unit], template.variables, updated, training, masks.argument)
+        stack, loop = self.stack, self.loop
+        state = loop.assigned(x, training)
+        updated = [loop.variables[i] for i in state]
+        pure = partial(PureUnits, [loop.unit], loop.variables, updated, training, masks.argument)
         # One cast of all units' weights instead of one in each unit.
         values = [
             ops.cast(variable, stack.compute_dtype) if autocast else variable.value
-            for variable, autocast in zip(self.weights, template.autocast, strict=True)  # with the unit's frozen layers
+            for variable, autocast in zip(self.weights, loop.autocast, strict=True)  # with the unit's frozen layers
         ]
         specs = [(tuple(self.stacked[i].shape[1:]), self.stacked[i].dtype) for i in state]
         step = pure(masks.later)

@@ -106,7 +106,7 @@ class UnitStack(CompositeLayer):
         self._form: RolledUnits | UnrolledUnits = RolledUnits(self) if self.rolled else UnrolledUnits(self)
 
     def make_unit(self, k: int | None, name: str) -> keras.layers.Layer:
-        """Return unit k, or the template of all units if k is `None`."""
+        """Return unit k; without k, the one unit that a rolled stack runs in its loop."""
         varied = {} if k is None else {argument: values[k] for argument, values in self.vary.items()}
         # Serialized, because Keras's default get_config fails if a layer receives the policy object.
         dtype = keras.dtype_policies.serialize(self.dtype_policy)

@@ -14,8 +14,8 @@ import numpy as np
 from keras_preact.errors import InputError, first_line
 from keras_preact.keras_private import direct_layers, layers_inside, own_state, own_trainable
 from keras_preact.layers.copies import clone
+from keras_preact.layers.loop_unit import LoopUnit
 from keras_preact.layers.stack import UnitStack
-from keras_preact.layers.template import Template
 from keras_preact.layers.unit_names import stage_of
 from keras_preact.layers.variables import named_variables, variable_arguments
 from keras_preact.models.saving.archive import check_weights
@@ -217,7 +217,7 @@ def _names_in_stack(unit: keras.layers.Layer, count: int) -> list[str]:
         # The numbers of frozen layers count the layer of drop path.
         free = {"frozen": None} if "frozen" in unit.get_config() else {}
         for rate in (0.0, 0.5):
-            other = Template(partial(clone, unit, drop_path=rate, **free), shape, unit.compute_dtype).names
+            other = LoopUnit(partial(clone, unit, drop_path=rate, **free), shape, unit.compute_dtype).names
             names = other if len(other) == count else names
         random.setstate(state)  # initializers draw their seeds
     return names

@@ -15,10 +15,11 @@ from keras_preact.layers.initial_values import constant_values, different_seeds,
 from keras_preact.layers.variables import named_variables, state_indices
 
 
-class Template:
-    """The one unit that a rolled stack runs, with the values of each unit's variables in turn.
+class LoopUnit:
+    """The one unit that a rolled stack runs in its loop, with the values of each unit's variables in turn.
 
-    Not a Keras object, so that Keras does not find the unit's own variables in the stack. These are never used.
+    The unit's own variables have no values and are never used. The stack lists the unit among its layers, so that it
+    can be frozen, and overrides `variables` and `weights`, so that Keras finds the stacked variables instead.
     """
 
     def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any, compute_dtype: str) -> None:
