@@ -85,7 +85,7 @@ def mutant(tree, place):
     return tree, f"line {node.lineno}: {before}  →  {ast.unparse(node).splitlines()[0]}"
 
 
-STACK = {"rolled", "unrolled", "template", "initial_values", "variables", "functional", "scan", "remat"}
+STACK = {"rolled", "unrolled", "loop_unit", "initial_values", "variables", "functional", "scan", "remat"}
 """The modules of `layers` that are parts of `UnitStack`, whose tests are in its file."""
 
 
@@ -94,6 +94,8 @@ def test_file(module):
     inner = module.relative_to("keras_preact")
     if inner.parts[0] == "layers" and inner.stem in STACK:
         return Path("tests/layers/test_stack.py")
+    if inner == Path("models/rewiring.py"):  # what `roll`, `unroll` and `fold` have in common
+        return Path("tests/models/test_rolling.py")
     own = Path("tests", *inner.parts[:-1], f"test_{inner.name}")
     return own if (ROOT / own).exists() else Path("tests", f"test_{inner.parts[0]}.py")
 

@@ -20,7 +20,7 @@ from keras_preact.layers.graph import graph_of, keras_name
 from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
-from keras_preact.models.rolling import check_functional, is_functional
+from keras_preact.models.rewiring import check_functional, is_functional
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.data.splits import SMALLEST_IMAGE
 from keras_preact.errors import InputError, check_installed, check_positive
 from keras_preact.models import Tokens
-from keras_preact.models.rolling import check_functional
+from keras_preact.models.rewiring import check_functional
 from keras_preact.training import RunConfig, RunFolder, next_free_folder
 from keras_preact.training.device import seeded
 from keras_preact.training.evaluation import data_of

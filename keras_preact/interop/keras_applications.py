@@ -14,7 +14,7 @@ from keras_preact.layers.branches import ConstantPadding2D
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.imagenet import UNITS, imagenet_resnet
 from keras_preact.models.preprocessing import with_preprocessing
-from keras_preact.models.rolling import check_functional
+from keras_preact.models.rewiring import check_functional
 
 NAMES = {f"ResNet{depth}{version}": (depth, version) for version in ("", "V2") for depth in (50, 101, 152)}
 """Depth and version of the networks, by their names in keras.applications."""

@@ -18,7 +18,7 @@ from keras_preact.layers.preactivation import BatchNorm, PreActivation
 from keras_preact.layers.projection import ConvShortcut, Projection
 from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.units import ResidualUnit
-from keras_preact.models.rolling import (
+from keras_preact.models.rewiring import (
     asks_for_training,
     check_functional,
     free_name,
@@ -28,8 +28,8 @@ from keras_preact.models.rolling import (
     passthrough,
     rewired,
     taken_names,
-    units_of_stacks,
 )
+from keras_preact.models.rolling import units_of_stacks
 
 _NORMS = (layers.BatchNormalization, BatchNorm, PreActivation)
 _OUTPUTS_LAST = (layers.Conv1D, layers.Conv2D, Conv2D, layers.Conv3D, layers.Dense)
@@ -43,8 +43,8 @@ def fold(model: keras.Model) -> keras.Model:
     """Return a copy of the network for inference, with batch norms folded into the preceding convolutions.
 
     In inference, a batch norm is a scale and an offset per channel, which the kernel and the bias of a preceding
-    convolution or dense layer can absorb. In pre-activation units, every batch norm but the first is folded; the first
-    normalizes the sum. In original units, all are folded.
+    convolution or dense layer can absorb. In original units, all are folded. In pre-activation units, all but the first
+    are: it follows an addition. In a network's first unit, it may follow a convolution and is folded too.
 
     A batch norm is folded only if the result is the same: both layers are called once and compute in the same dtype,
     the batch norm normalizes the convolution's channels, and nothing else uses the convolution's output. Other layers
@@ -68,8 +68,8 @@ def fold(model: keras.Model) -> keras.Model:
     >>> network = cifar_resnet(depth=20)
     >>> def count(model):
     ...     return sum(isinstance(layer, keras.layers.BatchNormalization) for layer in model.layers)
-    >>> count(fold(network))  # the first of each unit and the head's
-    10
+    >>> count(fold(network))  # after each addition
+    9
     """
     check_functional(model)
     stacks = units_of_stacks(model)
@@ -84,11 +84,20 @@ def fold(model: keras.Model) -> keras.Model:
                 replacements[layer] = _composed([_folded_unit(unit, taken) for unit in units])
             elif layer in stacks:
                 replacements.setdefault(layer, in_sequence(units))
+    copy = rewired(model, replacements | _folded_pairs(model))
+    # Units are now layers, so the first norm of the first unit may follow the stem's convolution.
+    folded = _folded_pairs(copy)
+    return rewired(copy, folded) if folded else copy
+
+
+def _folded_pairs(model: keras.Model) -> dict[Any, Callable[..., Any]]:
+    """Return replacements that fold every pair of consecutive layers in the graph that can be folded."""
+    replacements: dict[Any, Callable[..., Any]] = {}
     for _, call, following in links(model):
         convolution, norm = call.operation, following.operation
         if _can_fold(convolution, norm):
             replacements |= {convolution: _folded(convolution, norm), norm: passthrough}
-    return rewired(model, replacements)
+    return replacements
 
 
 # ---- a convolution and a batch norm -------------------------------------------------------------------------------

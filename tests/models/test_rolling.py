@@ -24,7 +24,7 @@ from keras_preact.models import (
     transformer,
     unroll,
 )
-from keras_preact.models.rolling import graphs
+from keras_preact.models.rewiring import graphs
 from keras_preact.models.summary import summarize
 
 X = np.random.default_rng(6).normal(size=(8, 16, 16, 3)).astype("float32")
