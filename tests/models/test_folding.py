@@ -10,7 +10,7 @@ from harness import array, disturb
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, BatchNorm, PreActivation, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, fold, freeze, imagenet_resnet, multiply_adds
-from keras_preact.models.rolling import graphs
+from keras_preact.models.rewiring import graphs
 
 X = np.random.default_rng(6).normal(size=(4, 32, 32, 3)).astype("float32")
 
@@ -52,8 +52,9 @@ def test_every_shortcut(shortcut, shape_change):
 
 def test_what_is_left():
     assert norms(fold(cifar_resnet(8, "original"))) == []
-    left = [f"stage{number}_unit01_norm1" for number in (1, 2, 3)]
-    assert norms(fold(cifar_resnet(8))) == [*left, "head_norm"]
+    after_additions = ["stage2_unit01_norm1", "stage3_unit01_norm1", "head_norm"]
+    for rolled in (False, True):  # the first unit's follows the stem's convolution
+        assert norms(fold(cifar_resnet(8, rolled=rolled))) == after_additions
     assert norms(fold(imagenet_resnet(18, "original", input_shape=(64, 64, 3)))) == []
 
 
