@@ -88,5 +88,5 @@ def threads_per_operation() -> int | None:
     import tensorflow as tf
 
     given = os.environ.get(VARIABLE, "")
-    number = int(given) if given.isdecimal() else 0  # TensorFlow ignores what is no number
+    number = int(given) if given.isdecimal() else 0  # TensorFlow ignores other values
     return tf.config.threading.get_intra_op_parallelism_threads() or number or usable_cores()

@@ -59,7 +59,7 @@ def test_small_batches_run_one_thread_per_operation_and_the_run_records_it():
 @TENSORFLOW
 @pytest.mark.parametrize(("given", "threads"), [("3", 3), ("auto", usable_cores())])
 def test_the_users_choice_is_respected(given, threads):
-    """TensorFlow ignores what is no number."""
+    """TensorFlow ignores a value that is not a number."""
     small = "RunConfig(recipe=get_recipe('demo'), image_size=8)"
     code = f"print(choose_threads({small}), environment()['threads_per_operation'])"
     assert chosen(code, **{VARIABLE: given}) == ["None", str(threads)]
