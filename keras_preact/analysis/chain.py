@@ -159,7 +159,8 @@ class Chain:
         check_functional(model, "analyzed")
         if len(model.inputs) != 1 or len(model.outputs) != 1:
             raise InputError(f"{model.name} has several inputs or outputs; analyze a model with one of each")
-        nodes = [node for node in nodes_of(graph_of(model)) if units_in(node.operation)]
+        every = list(nodes_of(graph_of(model)))
+        nodes = [node for node in every if units_in(node.operation)]
         layers = [node.operation for node in nodes]
         if not layers:
             inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
@@ -173,8 +174,8 @@ class Chain:
                 raise InputError(f"there are layers between {names}; units must form a chain")
         (first, *mask), last = nodes[0].input_tensors, nodes[-1].outputs[0]
         # The layers up to the last augmentation always run in inference mode, which leaves the images as they are.
-        leading = itertools.takewhile(lambda node: node is not nodes[0], nodes_of(graph_of(model)))
-        augmented = next((node.outputs[0] for node in reversed([*leading]) if _augments(node.operation)), None)
+        leading = every[: every.index(nodes[0])]
+        augmented = next((node.outputs[0] for node in reversed(leading) if _augments(node.operation)), None)
         inputs = model.inputs if augmented is None else [augmented]
         copies = tuple(_Copies(layer) for layer in layers if isinstance(layer, UnitStack))
         try:

@@ -12,10 +12,11 @@ from keras_preact.training import RunFolder, evaluate
 def run(options: argparse.Namespace) -> None:
     folder = RunFolder.open(options.folder)
     record = folder.record()
-    if record.get("kind") == "comparison" and record.get("status") in ("running", "interrupted"):
+    is_comparison = record.get("kind") == "comparison"
+    if is_comparison and record.get("status") in ("running", "interrupted"):
         resume = as_command("train --resume", folder.path)
         raise InputError(f"{folder.path} is not finished; finish it first with {resume}")
-    names = list(record["runs"]) if record.get("kind") == "comparison" else [""]
+    names = list(record["runs"]) if is_comparison else [""]
     rows, unit = [], ""
     for name in names:
         run = folder.open(folder.path / name)

@@ -153,6 +153,17 @@ def expect_array(answer: Any, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
+def expect_several(answer: Any, count: int, otherwise: str) -> list[Any]:
+    """Return the values that a function returns as a list, a tuple or an array.
+
+    Raises:
+        Wrong: with the words `otherwise`, if the answer is something else or has another length.
+    """
+    if not isinstance(answer, (list, tuple, np.ndarray)) or len(answer) != count:
+        raise Wrong(otherwise)
+    return list(answer)
+
+
 def _refuse_nothing(answer: Any) -> None:
     # Not an open answer, which `verdict` handles: a function returned it.
     if answer is None or answer is ...:

@@ -12,6 +12,7 @@ from keras_preact.course.exercise import (
     expect_array,
     expect_function,
     expect_number,
+    expect_several,
     is_close,
     refuse_mistakes,
 )
@@ -49,9 +50,7 @@ def saved_by_the_early_stride(answer: Any) -> str:
 def heights_of_maps(answer: Any) -> str:
     function = expect_function(answer)
     for size, output_stride in ((224, 32), (224, 8), (512, 16)):
-        returned = function(size, output_stride)
-        if not isinstance(returned, (list, tuple, np.ndarray)) or len(returned) != 4:
-            raise Wrong("return a list of four heights, one per stage.")
+        returned = expect_several(function(size, output_stride), 4, "return a list of four heights, one per stage.")
         heights = [expect_number(height) for height in returned]
         expected = [size / min(stride, output_stride) for stride in STRIDES]
         if heights == [size / stride for stride in STRIDES] != expected:

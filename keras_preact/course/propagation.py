@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from keras_preact.course.exercise import Wrong, exercise, expect_array, expect_function, is_close, refuse_mistakes
+from keras_preact.course.exercise import (
+    Wrong,
+    exercise,
+    expect_array,
+    expect_function,
+    expect_several,
+    is_close,
+    refuse_mistakes,
+)
 
 
 @exercise("02.1")
@@ -59,9 +67,11 @@ def a_gradient_that_vanishes(answer: Any) -> str:
 def the_direct_term(answer: Any) -> str:
     rng = np.random.default_rng(3)
     gradient, jacobians = rng.normal(size=4), [0.3 * rng.normal(size=(4, 4)) for _ in range(3)]
-    returned = expect_function(answer)(gradient, jacobians)
-    if not isinstance(returned, (tuple, list, np.ndarray)) or len(returned) != 2:
-        raise Wrong("return two values: the direct term and the term through the weights.")
+    returned = expect_several(
+        expect_function(answer)(gradient, jacobians),
+        2,
+        "return two values: the direct term and the term through the weights.",
+    )
     direct, through = (expect_array(term, (4,)) for term in returned)
     whole = gradient
     for jacobian in reversed(jacobians):

@@ -12,6 +12,7 @@ from keras_preact.course.exercise import (
     expect_array,
     expect_function,
     expect_number,
+    expect_several,
     is_close,
     refuse_mistakes,
 )
@@ -36,9 +37,9 @@ def which_are_identities(answer: Any) -> str:
 @exercise("00.2")
 def weights_that_do_nothing(answer: Any) -> str:
     width, rng = 5, np.random.default_rng(0)
-    returned = expect_function(answer)(width)
-    if not isinstance(returned, (tuple, list, np.ndarray)) or len(returned) != 2:
-        raise Wrong("return two arrays: W of the plain layer and W2 of the residual layer.")
+    returned = expect_several(
+        expect_function(answer)(width), 2, "return two arrays: W of the plain layer and W2 of the residual layer."
+    )
     plain, residual = (expect_array(weights, (width, width)) for weights in returned)
     x, first = np.maximum(rng.normal(size=(20, width)), 0), rng.normal(size=(width, width))
     after_plain = np.maximum(x @ plain, 0)
@@ -58,9 +59,11 @@ def weights_that_do_nothing(answer: Any) -> str:
 @exercise("00.3")
 def difference_with_its_error(answer: Any) -> str:
     first, second = [42.0, 47.0, 40.0, 45.0], [35.0, 37.0, 36.0]
-    returned = expect_function(answer)(list(first), list(second))
-    if not isinstance(returned, (tuple, list, np.ndarray)) or len(returned) != 2:
-        raise Wrong("return two numbers: the difference of the means and its standard error.")
+    returned = expect_several(
+        expect_function(answer)(list(first), list(second)),
+        2,
+        "return two numbers: the difference of the means and its standard error.",
+    )
     found, error = (expect_number(number) for number in returned)
     difference = np.mean(first) - np.mean(second)
     if is_close(found, -difference):

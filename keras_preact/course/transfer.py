@@ -11,6 +11,7 @@ from keras_preact.course.exercise import (
     exercise,
     expect_array,
     expect_function,
+    expect_several,
     is_close,
     refuse_mistakes,
 )
@@ -79,8 +80,7 @@ def folding_before_a_dense_layer(answer: Any) -> str:
     gamma, variance = random.uniform(0.5, 1.5, 3), random.uniform(0.5, 1.5, 3)
     beta, mean, epsilon = random.normal(size=3), random.normal(size=3), 0.1
     returned = function(kernel.copy(), bias, gamma, beta, mean, variance, epsilon)
-    if not isinstance(returned, (list, tuple)) or len(returned) != 2:
-        raise Wrong("return two arrays, the new kernel and the new bias.")
+    returned = expect_several(returned, 2, "return two arrays, the new kernel and the new bias.")
     found, offset = expect_array(returned[0], (3, 3)), expect_array(returned[1], (3,))
     scale = gamma / np.sqrt(variance + epsilon)
     refuse_mistakes(
