@@ -313,7 +313,7 @@ def test_training_is_that_of_the_call_also_where_keras_makes_no_context(training
         assert y.shape == images.shape
 
 
-@pytest.mark.parametrize("seed", [1, 0, keras.random.SeedGenerator(1)], ids=str)
+@pytest.mark.parametrize("seed", [1, 0, keras.random.SeedGenerator(1)], ids=["1", "0", "generator"])
 def test_a_seed_that_would_make_all_kernels_equal_is_refused(seed):
     with pytest.raises(InputError, match="seed of HeNormal would begin again in each convolution"):
         ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=seed))
