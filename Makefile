@@ -9,7 +9,7 @@
 # make audit          known vulnerabilities of the installed packages (needs the internet)
 # make lab            open the course in JupyterLab
 # make bench          measure speed and memory against plain Keras, keras.applications and PyTorch, into runs/benchmarks
-# make reproduce      list missing runs of the paper's tables and their cost on this machine; BUDGET=smoke, cpu, deep or paper
+# make reproduce      list the runs of the paper's tables and the cost of missing ones on this machine; BUDGET=smoke, cpu, deep or paper
 # make site           build the site (course, guides, results, API reference) into build/site
 # make dist           build the wheel and the source distribution into dist/ and check them
 # make notebooks      rerun every notebook and store its outputs

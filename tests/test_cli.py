@@ -304,12 +304,13 @@ def test_every_option_of_train_reaches_the_run(here, monkeypatch):
     train = ["train", "--depth", "26", "--basic", "--shape-change", "option_a", "--profile", "fb_resnet_torch"]
     train += ["--seed", "7", "--precision", "mixed_bfloat16", "--deterministic", "--distribute", "2"]
     train += ["--widen-factor", "2"]
-    assert main([*train, "--sync-batch-norm", "--batch-size", "16", "--steps", "3"]) == 2
+    assert main([*train, "--sync-batch-norm", "--batch-size", "16", "--steps", "3", "--learning-rate", "0.03"]) == 2
     assert main(["train", "--model", "transformer", *TRANSFORMER, "--dropout", "0.2"]) == 2
     images, words = configs
     assert (images.seed, images.precision, images.deterministic) == (7, "mixed_bfloat16", True)
     assert (images.devices, images.sync_batch_norm) == (2, True)
     assert (images.recipe.batch_size, images.recipe.steps) == (16, 3)
+    assert images.recipe.schedule.learning_rate == 0.03
     assert images.options == {
         "depth": 26,
         "placement": "full_preactivation",
@@ -484,6 +485,7 @@ REFUSED = {
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
     "steps": (["train", "--steps", "0"], "steps is 0; it must be an integer of at least 1"),
     "epochs": (["train", "--epochs", "-1"], "it must be an integer of at least 1"),
+    "learning rate": (["train", "--learning-rate", "-1", "--steps", "1"], "learning_rate is -1.0"),
     "batch size": (["train", "--batch-size", "0"], "the batch size is 0; it must be an integer"),
     "batch larger than data": (["train", "--batch-size", "5000", "--steps", "1"], "not fit 4,000 training examples"),
     "steps and epochs": (["train", "--steps", "1", "--epochs", "1"], "not allowed with"),

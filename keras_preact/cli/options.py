@@ -79,6 +79,7 @@ def _add_train(commands: Any) -> None:
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, help="passes over the training data, instead of the recipe's steps")
     length.add_argument("--steps", type=int, help="mini-batches to train (default: the recipe's)")
+    train.add_argument("--learning-rate", type=float, help="largest learning rate (default: the recipe's)")
     train.add_argument("--batch-size", type=int, help="examples per mini-batch (default: the recipe's)")
     train.add_argument("--precision", help=_PRECISION)
     train.add_argument("--seed", type=int, help="seed of weights, data order and augmentation (default: 0)")
@@ -234,13 +235,14 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
     group.add_argument(
         "--depth",
         type=int,
-        help="layers: 6n+2 or 9n+2 for cifar_resnet (default: 20), 50 and others for imagenet_resnet; blocks for a "
-        "Transformer (default: 6)",
+        help="layers: 6n+2 or 9n+2 for cifar_resnet (default: 20); 18, 34, 50 (default), 101, 152 or 200 for "
+        "imagenet_resnet; blocks for a Transformer (default: 6)",
     )
     group.add_argument(
         "--placement",
-        help="order of normalization, ReLU and addition: a name from Table 2 (default: full_preactivation); for a "
-        "Transformer pre_norm (default), post_norm, sandwich or no_norm",
+        help="order of normalization, ReLU and addition: original, bn_after_addition, relu_before_addition, "
+        "relu_only_preactivation, full_preactivation (default) or bn_only_preactivation; for a Transformer pre_norm "
+        "(default), post_norm, sandwich or no_norm",
     )
     group.add_argument(
         "--shortcut", help="shortcut h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
@@ -275,8 +277,7 @@ def add_data_options(to: argparse.ArgumentParser) -> None:
         "--image-size",
         type=int,
         help="height and width in pixels: CIFAR and bundled images are reduced by area averaging, others scaled "
-        "and cropped "
-        "(default: the images' own size; 32 for a folder)",
+        "and cropped (default: the images' own size; 32 for a folder)",
     )
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on these classes only")
     group.add_argument(

@@ -104,6 +104,10 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     recipe = get_recipe(options.recipe or entry.default_recipe(name))
     if options.batch_size is not None:
         recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
+    if options.learning_rate is not None:
+        recipe = dataclasses.replace(
+            recipe, schedule=dataclasses.replace(recipe.schedule, learning_rate=options.learning_rate)
+        )
     config = RunConfig(
         network=network,
         options=network_options(network, options),

@@ -41,11 +41,15 @@ from keras_preact.models import pretrained
 network = pretrained("resnet14x2-preact-cifar10")
 ```
 
-To get a network without the preprocessing, pass the name of its data to the builder, with the options on its card:
-`cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`. Add `include_top=False` for the features alone.
+To get an image network without the preprocessing, pass the name of its data to the builder, with the options on its
+card and, unless they are 10 and (32, 32, 3), the number of classes and the image shape:
+`cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`,
+`cifar_resnet(depth=20, classes=5, weights="cifar10_5classes")`. Normalize its inputs as in training. Add
+`include_top=False` for the features alone.
 
 Weights are stored in float16, in safetensors format. Files up to 1 MB are part of the package. Larger ones come with a
-checkout of the repository; elsewhere, they are downloaded on first use and their SHA-256 sum is checked.
+checkout of the repository: they are found if the package is installed from it with `pip install --editable`, or if you
+work inside it. Elsewhere, they are downloaded on first use and their SHA-256 sum is checked.
 
 To train the network on your own classes, add a new layer on top of its features and freeze the rest
 (see notebook 12). `require_uint8` makes the new model reject images of other dtypes, as the trained one does:

@@ -182,7 +182,8 @@ def weights_file(about: Pretrained) -> Path:
     Raises:
         InputError: they cannot be downloaded, or the file is not the one of the catalogue.
     """
-    for folder in (FOLDER, LARGE_FOLDER):
+    # An installed copy of the package finds the large files if Python runs inside a checkout, as notebooks do.
+    for folder in (FOLDER, LARGE_FOLDER, *(place / "weights" for place in (Path.cwd(), *Path.cwd().parents))):
         path = folder / about.file
         if path.is_file():
             if hashlib.sha256(path.read_bytes()).hexdigest() != about.sha256:

@@ -116,6 +116,7 @@ def test_a_wrong_name_is_named_with_the_nearest_one():
 def elsewhere(tmp_path, monkeypatch):
     """An installation without the large files, which downloads them from a folder."""
     monkeypatch.setattr(module, "LARGE_FOLDER", tmp_path / "none")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "ADDRESS", (tmp_path / "site").as_uri())
     monkeypatch.setattr(keras.utils, "get_file", functools.partial(keras.utils.get_file, cache_dir=tmp_path / "cache"))
     (tmp_path / "site").mkdir()
@@ -130,6 +131,11 @@ def test_a_file_that_is_not_here_is_downloaded_once(elsewhere):
     assert path.read_bytes() == (LARGE_FOLDER / about.file).read_bytes()
     (elsewhere / "site" / about.file).unlink()
     assert weights_file(about) == path
+
+
+def test_an_installed_copy_finds_the_files_inside_a_checkout(elsewhere, monkeypatch):
+    monkeypatch.chdir(LARGE_FOLDER.parent / "notebooks")
+    assert weights_file(catalogue()[SMALL]) == LARGE_FOLDER / catalogue()[SMALL].file
 
 
 def test_without_a_connection_one_sentence_says_what_to_do(elsewhere):
