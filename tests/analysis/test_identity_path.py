@@ -129,6 +129,22 @@ def test_a_layer_between_units_of_this_package_is_seen():
     assert "activated shortcut: PreActivation" in faults[0]
 
 
+def test_a_preactivation_shared_between_equal_shapes_is_named():
+    x = inputs = keras.Input((8, 8, 8))
+    for _ in range(2):
+        x = ResidualUnit(8, preactivation="shared")(x)
+    first, second = check_identity_path(keras.Model(inputs, x)).units
+    assert first.faults == ()  # as in the paper
+    assert second.faults == ("activated shortcut: BatchNormalization, ReLU before the split; pass the sum itself",)
+
+
+@pytest.mark.parametrize(
+    "shortcut", ["constant_scaling(shortcut=1, residual=0.5)", "dropout(rate=0)", "scaled_residual", "identity"]
+)
+def test_shortcuts_that_return_x_are_no_fault(shortcut):
+    assert check_identity_path(cifar_resnet(8, shortcut=shortcut)).is_clear
+
+
 def test_a_projection_that_changes_the_shape_is_no_fault():
     inputs = keras.Input((8, 8, 4))
     y = layers.Conv2D(8, 3, strides=2, padding="same")(inputs)
@@ -577,7 +593,8 @@ def test_the_trained_weights_of_every_unit_are_measured(rolled):
     assert check_identity_path(model).is_clear
     factors = [variable for variable in stack.variables if variable.path.endswith("factor")]
     factors[-1].assign([1.0, 1.0, 0.75] if rolled else 0.75)
-    assert f"Learned {CHANGES}, by up to 0.2 × max |x|" in str(check_identity_path(model))
+    report = str(check_identity_path(model))
+    assert f"  {stack.name} (3 units): the shortcut Learned {CHANGES}, by up to 0.2 × max |x|" in report
 
 
 @pytest.mark.parametrize("dtype", ["mixed_float16", "mixed_bfloat16"])

@@ -7,7 +7,7 @@ from harness import disturb
 from keras import ops
 
 from keras_preact import InputError
-from keras_preact.analysis import Chain, leave_out, lesions, path_lengths, swap
+from keras_preact.analysis import Chain, gradient_signal, leave_out, lesions, path_lengths, swap
 from keras_preact.analysis.lesions import _each_left_out
 from keras_preact.analysis.lesions import _run as run
 from keras_preact.analysis.propagation import as_float64
@@ -23,21 +23,20 @@ def network(depth=14, *arguments, **options):
 
 
 def test_leaving_out_a_unit_whose_branch_is_zero_changes_nothing():
-    lesions = leave_out(network(zero_init_residual=True), X, Y)
-    assert len(lesions) == 7
-    assert len({lesion.error for lesion in lesions}) == 1
+    model = network(zero_init_residual=True)
+    labels = np.argmax(model.predict(X, verbose=0), 1)
+    labels[0] = (labels[0] + 1) % 10
+    assert [lesion.error for lesion in leave_out(model, X, labels)] == [12.5] * 7
 
 
 def test_leaving_out_a_unit_is_leaving_out_its_branch():
     model = network()
     disturb(model)
-    labels = np.argmax(model.predict(X, verbose=0), 1)
-    assert leave_out(model, X, labels)[0].error == 0
     kernel = model.get_layer("stage2_unit02").branch[-1].kernel
     kernel.assign(0 * kernel)
-    told = np.argmax(model.predict(X, verbose=0), 1)
-    lesion = leave_out(model, X, told)[[entry.unit for entry in leave_out(model, X, told)].index("stage2_unit02")]
-    assert lesion.error == 0
+    labels = np.argmax(model.predict(X, verbose=0), 1)
+    errors = {lesion.unit: lesion.error for lesion in leave_out(model, X, labels)}
+    assert errors["none"] == errors["stage2_unit02"] == 0
 
 
 def test_units_left_out_in_one_batch_are_left_out_each():
@@ -54,6 +53,14 @@ def test_units_left_out_in_one_batch_are_left_out_each():
             x = link(x)
         np.testing.assert_allclose(output, as_float64(x), rtol=1e-4, atol=1e-4)
     assert np.abs(found[0] - found[1]).max() > 0.01
+
+
+def test_groups_of_lesions_follow_each_other(monkeypatch):
+    model = network(20)
+    disturb(model)
+    expected = leave_out(model, X, Y)
+    monkeypatch.setattr(lesions, "_LESIONS_AT_ONCE", 4)
+    assert leave_out(model, X, Y) == expected and len(expected) == 10
 
 
 def test_labels_in_a_column_are_taken_and_others_refused():
@@ -80,6 +87,11 @@ def test_swaps_keep_to_units_of_one_shape(monkeypatch):
     assert orders[1] != orders[0] == sorted(orders[1])
     with pytest.raises(InputError, match="no two units of equal shape"):
         swap(network(8), X, Y)
+
+
+def test_kendalls_tau_counts_pairs_within_a_stage():
+    assert lesions._kendall_tau([1, 0, 2, 3], [[0, 1, 2], [3]]) == pytest.approx(1 / 3)
+    assert lesions._kendall_tau([2, 1, 0], [[0, 1, 2]]) == -1
 
 
 @pytest.mark.parametrize(
@@ -129,6 +141,9 @@ def test_paths_of_a_network_without_a_default_loss_need_one():
     assert sum(entry.share for entry in lengths) == pytest.approx(1)
 
 
-def test_without_residuals_the_shortest_path_carries_everything():
-    lengths = path_lengths(network(zero_init_residual=True), X, Y, samples=2)
+@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
+def test_without_residuals_the_shortest_path_carries_the_whole_gradient(dtype):
+    model = network(8, zero_init_residual=True, dtype=dtype)
+    lengths = path_lengths(model, X, Y, samples=1)
     assert lengths[0].share == 1
+    assert lengths[0].norm == pytest.approx(gradient_signal(model, X, Y)[0].norm, rel=1e-2)

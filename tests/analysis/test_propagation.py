@@ -343,6 +343,13 @@ def test_scaled_shortcuts_multiply_signal_and_gradient(factor):
         assert entry.forward_predicted == pytest.approx(factor ** (k + 1), rel=1e-12)
         assert entry.forward == pytest.approx(entry.forward_predicted, rel=tolerance)
         assert entry.backward == pytest.approx(factor ** (units - k), rel=tolerance)
+        assert entry.backward_predicted == pytest.approx(factor ** (units - k), rel=1e-12)
+
+
+def test_identity_shortcuts_have_the_factor_one():
+    for entry in scaling_factor(network(14), X):
+        assert entry.forward_predicted == entry.backward_predicted == 1
+        assert (entry.forward, entry.backward) == pytest.approx((1, 1), rel=1e-5)
 
 
 def test_a_gated_shortcut_has_no_constant_factor():
@@ -372,6 +379,12 @@ def test_the_identity_error_of_units_that_have_none():
     assert identity_error(halved) == pytest.approx(0.5)
 
 
+def test_the_identity_error_is_that_of_the_given_input():
+    original = ResidualUnit(8, placement="original")
+    original.build((None, 8, 8, 8))
+    assert identity_error(original, np.ones((1, 8, 8, 8), "float32")) == 0 < identity_error(original)
+
+
 def test_dead_fractions_count_zeros():
     model = network(14, "original")
     entries = dead_fraction(model, X, training=False)
@@ -379,12 +392,14 @@ def test_dead_fractions_count_zeros():
     output = array(keras.Model(model.input, model.get_layer("stage1_unit02").output)(X))
     assert entries[1].zeros == pytest.approx((output == 0).mean())
     kill = model.get_layer("stage3_unit02").branch[-1]
-    kill.beta.assign(np.full(64, -1e6))
-    assert dead_fraction(model, X)[-1].zeros == dead_fraction(model, X)[-1].channels == 1
+    kill.beta.assign(np.repeat([-1e6, 1e6], 32))
+    last = dead_fraction(model, X)[-1]
+    assert (last.zeros, last.channels) == (0.5, 0.5)
+    assert len(dead_fraction(network(8, "bn_after_addition"), X)) == 3
 
 
 def test_all_measurements_use_the_batchs_statistics_unless_told_otherwise():
     """Moving averages mean nothing before training; so says the module."""
     model = network(14, "original")
-    for measure in (dead_fraction, forward_signal, unrolled_sum):
+    for measure in (dead_fraction, forward_signal, unrolled_sum, scaling_factor):
         assert measure(model, X) == measure(model, X, training=True) != measure(model, X, training=False)

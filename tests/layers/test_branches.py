@@ -2,14 +2,13 @@
 
 from functools import partial
 
+import numpy as np
 import pytest
-from harness import array
+from harness import array, check_layer
 
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, ResidualUnit, normalization
-from keras_preact.layers.branches import residual_branch, weight_layers
-from keras_preact.layers.registry import get_shortcut
-from keras_preact.layers.units import check_zero_init
+from keras_preact.layers.branches import ConstantPadding2D, residual_branch, weight_layers
 
 
 def kinds(placement, block="basic"):
@@ -42,8 +41,27 @@ def test_groups_and_width():
     """ResNeXt-50 (32×4d) and wide ResNet-50-2, as torchvision and the seeds count them."""
     assert [layer.filters for layer in weight_layers("bottleneck", 64, groups=32, width_per_group=4)] == [128, 128, 256]
     assert [layer.filters for layer in weight_layers("bottleneck", 64, width_per_group=128)] == [128, 128, 256]
-    with pytest.raises(InputError, match="require block='bottleneck'"):
-        weight_layers("basic", 64, groups=2)
+    for options in ({"groups": 2}, {"width_per_group": 32}):
+        with pytest.raises(InputError, match="require block='bottleneck'"):
+            weight_layers("basic", 64, **options)
+
+
+@pytest.mark.parametrize(
+    ("block", "place", "dilations"),
+    [
+        ("single", "3x3", [2]),
+        ("basic", "3x3", [2, 4]),
+        ("bottleneck", "3x3", [1, 2, 1]),
+        ("bottleneck", "1x1", [1, 4, 1]),
+    ],
+)
+def test_the_dilations_before_and_after_the_stride(block, place, dilations):
+    assert [layer.dilation for layer in weight_layers(block, 16, stride_on=place, dilation=(2, 4))] == dilations
+
+
+@pytest.mark.parametrize("place", ["1x1", "3x3"])
+def test_the_groups_are_those_of_the_3x3_convolution(place):
+    assert [layer.groups for layer in weight_layers("bottleneck", 16, groups=4, stride_on=place)] == [1, 4, 1]
 
 
 @pytest.mark.parametrize("normalization", ["batch", "none"])
@@ -52,25 +70,15 @@ def test_a_zero_branch_is_zero_with_and_without_normalization(placement, normali
     unit = ResidualUnit(16, placement=placement, normalization=normalization, zero_init_residual=True)
     unit.build(images.shape)
     assert not array(unit.residual(unit.preactivate(images))).any()
-
-
-@pytest.mark.parametrize(
-    ("placement", "shortcut", "words"),
-    [
-        ("relu_before_addition", "identity", "branches of relu_before_addition end in ReLU"),
-        ("original", "scaled_residual(per_channel=True)", "zero_init_residual and α = 0"),
-    ],
-)
-def test_a_zero_branch_that_no_gradient_reaches_is_refused(placement, shortcut, words):
-    with pytest.raises(InputError, match=words):
-        check_zero_init(PLACEMENTS[placement], get_shortcut(shortcut))
-
-
-def test_other_zero_branches_are_not_refused():
-    check_zero_init(PLACEMENTS["original"], get_shortcut("scaled_residual(initial=0.1)"))
-    check_zero_init(PLACEMENTS["full_preactivation"], get_shortcut("exclusive_gating"))
+    kernels = [array(layer.kernel) for layer in unit.branch if hasattr(layer, "kernel")]
+    assert len(kernels) == 2 and kernels[0].any()  # a zero kernel before another one would never train
 
 
 def test_an_unknown_block_is_refused():
     with pytest.raises(InputError, match="known: basic, bottleneck, single"):
         weight_layers("botleneck", 64)
+
+
+def test_constant_padding_pads_height_and_width(images):
+    check_layer(lambda **more: ConstantPadding2D(1, -1.0, **more), images, trainable=False)
+    np.testing.assert_array_equal(array(ConstantPadding2D(2)(images)), np.pad(images, [(0, 0), (2, 2), (2, 2), (0, 0)]))

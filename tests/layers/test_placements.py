@@ -6,43 +6,37 @@ import pytest
 
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, Placement, get_placement
-from keras_preact.layers.placements import NORM, RELU
+from keras_preact.layers.placements import NORM, RELU, placement_config
+
+TABLE_2 = {  # panel of Fig. 4: before the first weights, after the last, after the addition, stem, head
+    "original": ("a", "", "norm", "relu", "norm relu", ""),
+    "bn_after_addition": ("b", "", "", "norm relu", "norm relu", ""),
+    "relu_before_addition": ("c", "", "norm relu", "", "norm relu", ""),
+    "relu_only_preactivation": ("d", "relu", "norm", "", "norm", "relu"),
+    "full_preactivation": ("e", "norm relu", "", "", "", "norm relu"),
+    "bn_only_preactivation": ("extension", "norm", "", "", "", "norm relu"),
+}
 
 
-def test_the_names_are_those_of_the_contract():
-    assert list(PLACEMENTS) == [
-        "original",
-        "bn_after_addition",
-        "relu_before_addition",
-        "relu_only_preactivation",
-        "full_preactivation",
-        "bn_only_preactivation",
-    ]
-
-
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_f_is_the_identity_where_nothing_follows_the_addition(name):
-    assert PLACEMENTS[name].identity_after_addition == (name not in ("original", "bn_after_addition"))
-
-
-@pytest.mark.parametrize("name", [name for name in PLACEMENTS if name != "bn_only_preactivation"])
-def test_the_papers_placements_have_two_norms_and_two_relus_around_two_convolutions(name):
-    placement = PLACEMENTS[name]
-    steps = placement.first + placement.between + placement.last + placement.after_addition
-    assert (steps.count(NORM), steps.count(RELU)) == (2, 2)
-
-
-@pytest.mark.parametrize("name", PLACEMENTS)
-def test_stem_and_first_preactivation_make_up_norm_and_relu(name):
-    placement = PLACEMENTS[name]
-    if name != "bn_only_preactivation":
-        assert placement.stem + placement.first == (NORM, RELU)
+def test_the_placements_are_those_of_table_2():
+    assert list(PLACEMENTS) == list(TABLE_2)
+    for name, (figure, *places) in TABLE_2.items():
+        p = PLACEMENTS[name]
+        assert (p.name, p.figure, p.between) == (name, figure, (NORM, RELU))
+        assert [" ".join(steps) for steps in (p.first, p.last, p.after_addition, p.stem, p.head)] == places
+        assert p.identity_after_addition == (name not in ("original", "bn_after_addition"))
 
 
 def test_a_placement_of_ones_own_is_taken_as_it_is_and_comes_back_from_a_dictionary():
     own = Placement("own", "mine", first=(NORM,), after_addition=(RELU,))
     assert get_placement(own) is own
     assert get_placement({**dataclasses.asdict(own), "first": [NORM]}) == own
+
+
+def test_a_changed_placement_with_a_known_name_is_saved_whole():
+    changed = dataclasses.replace(PLACEMENTS["original"], after_addition=())
+    assert get_placement(placement_config(changed)) == changed
+    assert placement_config(PLACEMENTS["original"]) == "original"
 
 
 @pytest.mark.parametrize("given", [(RELU, NORM), (NORM, "gelu"), ("bn",), (NORM, NORM), "norm"])

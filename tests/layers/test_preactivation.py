@@ -7,6 +7,7 @@ from harness import array, check_layer
 
 from keras_preact import InputError
 from keras_preact.layers import BatchNorm, PreActivation, normalization
+from keras_preact.layers.native import FUSED_BATCH_NORM
 
 X = np.random.default_rng(3).normal(loc=0.5, scale=2.0, size=(6, 5, 7, 4)).astype("float32")
 
@@ -48,6 +49,12 @@ def test_moving_statistics_have_the_closed_form_with_momentum_one_half():
     np.testing.assert_allclose(array(layer.moving_variance), 0.25 + 0.75 * variance, rtol=1e-5)
 
 
+def test_moving_statistics_are_averaged_over_devices():
+    layer = BatchNorm()
+    layer.build(X.shape)
+    assert layer.moving_mean.aggregation == layer.moving_variance.aggregation == "mean"
+
+
 def test_gradients_equal_those_of_the_unfused_path():
     """One step of SGD through either path gives the same weights below it."""
     weights = []
@@ -60,6 +67,24 @@ def test_gradients_equal_those_of_the_unfused_path():
         weights.append(model.get_weights())
     for fused, reference in zip(*weights, strict=True):
         np.testing.assert_allclose(fused, reference, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(keras.backend.backend() not in FUSED_BATCH_NORM, reason="this backend has no fused batch norm")
+def test_the_fused_operation_runs_where_it_can_and_nowhere_else(monkeypatch):
+    backend, calls = keras.backend.backend(), []
+    fused = FUSED_BATCH_NORM[backend]
+    monkeypatch.setitem(FUSED_BATCH_NORM, backend, lambda *args, **kwargs: calls.append(1) or fused(*args, **kwargs))
+
+    def runs(x=X, mask=None, **options):
+        calls.clear()
+        BatchNorm(**options)(x, mask=mask)
+        return bool(calls)
+
+    for options in ({}, {"axis": 1}, {"axis": 3}, {"dtype": "mixed_float16"}, {"dtype": "mixed_bfloat16"}):
+        assert runs(**options), options
+    for options in ({"fused": False}, {"axis": 2}, {"dtype": "float64"}, {"dtype": "float16"}, {"synchronized": True}):
+        assert not runs(**options), options
+    assert not runs(X.reshape(-1, 4)) and not runs(mask=np.ones(X.shape[:3], "bool"))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -101,6 +126,12 @@ def test_constants_are_the_papers():
 def test_normalizations_without_batch_do_not_mix_images(kind):
     (layer,) = normalization(kind, 4)
     np.testing.assert_allclose(array(layer(X))[:1], array(layer(X[:1])), atol=1e-5)
+
+
+def test_group_and_layer_normalization_differ_in_their_groups():
+    cases = (("group", 48), ("group", 64), ("layer", 48))
+    assert [normalization(kind, channels)[0].groups for kind, channels in cases] == [16, 32, 1]
+    assert all(normalization(kind, 4)[0].center for kind in ("batch", "group"))
 
 
 def test_an_unknown_normalization_is_refused():

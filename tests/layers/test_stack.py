@@ -11,6 +11,7 @@ from harness import all_weights, array, assert_equal_stacks, check_layer, train_
 from keras_preact import InputError
 from keras_preact.layers import PLACEMENTS, SHORTCUTS, EncoderBlock, ResidualUnit, UnitStack, freeze_batch_norms
 from keras_preact.layers.composite import batch_norms
+from keras_preact.layers.stack import default_rolled, units_in
 from keras_preact.layers.variables import named_variables
 from keras_preact.models import unroll
 
@@ -167,6 +168,12 @@ class TestState:
             mean = images.mean((0, 1, 2))
             expected = mean * (1 - 0.5**3)  # from 0, three steps toward the batch's mean
             np.testing.assert_allclose(array(stack.unit_weights(0)["norm1/moving_mean"]), expected, atol=1e-6)
+
+    def test_moving_statistics_are_averaged_over_devices(self, images):
+        stack = UnitStack(ResidualUnit(16), 2, rolled=True)
+        stack.build(images.shape)
+        moving = [variable.aggregation for variable in stack.weights if "moving" in variable.path]
+        assert moving and set(moving) == {"mean"}
 
     def test_inference_changes_nothing(self, images):
         stack = UnitStack(ResidualUnit(16, drop_path=0.5), N, rolled=True)
@@ -383,6 +390,13 @@ class TestCustomUnits:
         rolled, unrolled = (float(sum(self.stack(unit, value).losses)) for value in (True, False))
         np.testing.assert_allclose(rolled, unrolled, rtol=1e-6)
         assert rolled > 0
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_constraint_holds_for_the_weights_of_each_unit(self, rolled):
+        stack = self.stack(keras.layers.Dense(6, kernel_constraint=keras.constraints.UnitNorm(axis=0)), rolled)
+        train_stack(stack, self.images)
+        for k in range(N):
+            np.testing.assert_allclose((array(stack.unit_weights(k)["kernel"]) ** 2).sum(0), 1, rtol=1e-4)
 
     @pytest.mark.parametrize("rolled", [True, False])
     def test_a_unit_that_draws_at_inference_draws_new_values(self, rolled):
@@ -626,6 +640,17 @@ class TestUnits:
             np.testing.assert_array_equal(states[0], images)
             np.testing.assert_allclose(states[-1], array(stack(images)), rtol=1e-5, atol=1e-5)
 
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_activations_in_training_are_those_of_the_batchs_statistics_and_change_no_state(self, rolled, images):
+        stack = UnitStack(ResidualUnit(16), 2, rolled=rolled)
+        stack.build(images.shape)
+        before, states = all_weights(stack), array(stack.activations(images, training=True))
+        for old, new in zip(before, all_weights(stack), strict=True):
+            for name in old:
+                np.testing.assert_array_equal(old[name], new[name], err_msg=name)
+        assert not np.allclose(states, array(stack.activations(images)))
+        np.testing.assert_allclose(states[-1], array(stack(images, training=True)), rtol=1e-4, atol=1e-4)
+
     def test_from_units(self, images):
         units = [ResidualUnit(16, drop_path=rate) for rate in (0.1, 0.2, 0.3)]
         x = images
@@ -773,10 +798,26 @@ def test_layers_inside_units_see_the_mask_as_without_a_stack(rolled, remat, repe
             np.testing.assert_allclose(array(stack.unit_weights(k)[name]), array(variable), rtol=1e-4, atol=1e-6)
 
 
-def test_two_inputs_are_an_error(images):
+def test_two_inputs_or_outputs_are_an_error(images):
     inputs = [keras.Input((8, 8, 16)) for _ in range(2)]
     with pytest.raises(InputError, match="several inputs or outputs; a unit of a stack has one of each"):
         UnitStack(keras.Model(inputs, inputs[0] + inputs[1]), 2)
+    with pytest.raises(InputError, match="several inputs or outputs"):
+        UnitStack(keras.Model(inputs[0], [inputs[0] * 1.0, inputs[0] + 1.0]), 2)
+
+
+@pytest.mark.parametrize(("backend", "first"), [("tensorflow", 8), ("jax", 500), ("torch", 500)])
+def test_stacks_are_rolled_from_a_length_that_depends_on_the_backend(monkeypatch, backend, first):
+    monkeypatch.setattr(keras.backend, "backend", lambda: backend)
+    assert not default_rolled(first - 1) and default_rolled(first)
+
+
+def test_units_of_layers_are_counted_and_named(images):
+    dense, stack = keras.layers.Dense(16), UnitStack(ResidualUnit(16), 2, rolled=False, name="stage1_stack")
+    assert [units_in(layer) for layer in (ResidualUnit(16), stack, dense, UnitStack(dense, 3))] == [1, 2, 0, 0]
+    stack.build(images.shape)
+    assert [unit.name for unit in stack.units] == ["unit01", "unit02"]
+    assert [stack.unit(k).name for k in range(2)] == ["stage1_stack_unit01", "stage1_stack_unit02"]
 
 
 def test_multiply_adds_are_those_of_all_units(images):
