@@ -1,6 +1,7 @@
 """The depth study says what its runs say: best rates, gaps, and how far expectations hold."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,18 @@ def test_the_best_rate_is_the_one_with_the_lowest_mean_error_of_all_that_were_ru
     found = depth.confirmed(store("depth", {"original-110-0.03": [39.5]}))
     assert depth.confirmed_best(found, "original", 110) == 0.01
     assert depth.gaps(found, tuned=True)[110].mean == 5.0
+    series = depth.by_depth_and_choice(found)["test error (%)"]["each order's best learning rate"]
+    assert series == {"original": {110: [39.0]}, "full_preactivation": {110: [34.0]}}
+
+
+def test_the_share_that_tuning_closes_is_that_of_the_deep_networks():
+    def tuned(at, papers, best):
+        gaps = [dict(zip(depth.ORDERS, (gap, 0.0), strict=True)) for gap in (papers, best)]
+        return depth.Tuned(at, gaps[0], {}, gaps[1])
+
+    found = [tuned(56, 50.0, 50.0), tuned(110, 10.0, 4.0), tuned(218, 30.0, 6.0)]
+    assert depth.share_of_tuning(found) == pytest.approx(0.75)
+    assert depth.share_of_tuning([tuned(110, 0.0, -1.0)]) is None
 
 
 def test_diverged_runs_of_the_depth_study_count_as_chance_and_have_no_loss(store, tmp_path):
@@ -115,6 +128,7 @@ def test_expected_best_rates_are_judged_by_their_course(store):
     found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03})))
     said = "0.1 at 20 layers; 0.1 at 110 layers; 0.03 at 218 layers (screening, 124 steps, n = 1)"
     assert (found[4].found, found[4].verdict) == (said, "differs")
+    assert judged(store("screening", screening("original", {56: 0.01})))[2] == "differs"  # 0.1, 0.01, 0.03
 
 
 def test_expected_best_rates_are_judged_in_both_settings(store):
@@ -183,7 +197,7 @@ def test_a_larger_gap_when_tuned_is_said(store):
 
 
 def test_the_mechanism_is_the_median_of_the_runs_at_one_rate(store, tmp_path):
-    found = store("screening", {"original-20-0.1": [55.0], "original-20-0.01": [60.0]})
+    found = store("screening", {"original-20-0.1": [55.0] * 4, "original-20-0.01": [60.0]})
     moment = {
         "step": 50,
         "stage": [1.0, 1.0, 1.0, 2.0, 2.0],
@@ -191,17 +205,18 @@ def test_the_mechanism_is_the_median_of_the_runs_at_one_rate(store, tmp_path):
         "direct": [0.01, 0.5, 0.7, 0.001, 0.4],
         "dead": [0.0, 0.0, 0.0, 0.5, 0.5],
     }
-    for rate, scale in ((0.1, 1.0), (0.01, 9.0)):
+    for rate, seed, scale in ((0.1, 0, 1.0), (0.1, 1, 2.0), (0.1, 2, 9.0), (0.1, 3, math.nan), (0.01, 0, 5.0)):
         entry = {**moment, "variance": [scale * v if k == 4 else v for k, v in enumerate(moment["variance"])]}
-        (tmp_path / "screening" / f"original-20-{rate:g}-0" / PROPAGATION).write_text(json.dumps([entry]))
+        (tmp_path / "screening" / f"original-20-{rate:g}-{seed}" / PROPAGATION).write_text(json.dumps([entry]))
     explained = depth.mechanism(depth.screened(found))
     values = {quantity: moments["early"]["original"] for quantity, moments in explained.items()}
     assert values == {
         "direct term left, Eq. (5)": {20: 0.4},  # the units that begin a stage change the shape
-        "variance of the signal, last ÷ second unit": {20: 3.0},
+        "variance of the signal, last ÷ second unit": {20: 6.0},  # of 3, 6 and 27; the diverged run has none
         "dead channels after the addition": {20: 0.2},
     }
     assert all(moments["before"] == {} for moments in explained.values())
+    assert depth.dead_channels({"dead": []}) == 0
 
 
 def test_best_rates_are_those_of_the_screening_on_record():

@@ -21,19 +21,39 @@ ALL = [
 ]
 
 
-def test_the_tables_are_the_papers():
-    assert [row.published for row in EXPERIMENTS["table1"].rows] == [row.error for row in paper.TABLE_1]
-    second = {row.name: row.published for row in EXPERIMENTS["table2"].rows}
-    assert second["full_preactivation-164"] == paper.TABLE_2["full_preactivation"][164]
-    assert len(second) == 10
-    third = {row.name: row.published for row in EXPERIMENTS["table3"].rows}
-    assert third["cifar100-1001-original"] == paper.TABLE_3[-1].original
-    assert len(third) == 12
+def test_the_rows_of_tables_1_to_3_train_what_their_published_errors_are_of():
+    for row, published in zip(EXPERIMENTS["table1"].rows, paper.TABLE_1, strict=True):
+        assert row.options.get("shortcut", "identity") == published.shortcut
+        assert (row.options["placement"], row.published) == ("original", published.error)
+    for row in EXPERIMENTS["table2"].rows:
+        assert row.published == paper.TABLE_2[row.options["placement"]][int(row.network)]
+    assert len(EXPERIMENTS["table2"].rows) == 10 and len(EXPERIMENTS["table3"].rows) == 2 * len(paper.TABLE_3)
+    for k, row in enumerate(EXPERIMENTS["table3"].rows):
+        published = paper.TABLE_3[k // 2]
+        assert (row.dataset, row.published) == (published.dataset, getattr(published, row.options["placement"]))
+        assert row.network.endswith("-single") == ("one layer" in published.network)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in ("screening", "fast")])
+def test_no_two_rows_of_a_table_are_one_run(name):
+    keys = [run_key(BUDGETS["paper"].config(row, 0, "float32")) for row in EXPERIMENTS[name].rows]
+    assert len(set(keys)) == len(keys)
+
+
+def test_published_errors_are_those_of_the_same_network_and_crop():
     assert all(row.published is None for row in EXPERIMENTS["extensions"].rows)
     fifth = {row.name: row.published for row in EXPERIMENTS["table5"].rows if row.published}
     tested_on_224 = [row for row in paper.TABLE_5 if row.crop == 224 and row.network == "ResNet-152"]
     assert [(row.top1, row.placement) for row in tested_on_224] == [(fifth["152-original"].value, "original")]
     assert list(fifth) == ["152-original"]
+
+
+def test_what_a_budget_sets_besides_networks_and_recipes():
+    assert [budget.name for budget in BUDGETS.values() if budget.probes] == ["demo", "deep"]
+    assert [budget.name for budget in BUDGETS.values() if not budget.judges] == ["smoke"]
+    assert BUDGETS["paper"].config(EXPERIMENTS["table5"].rows[0], 0, "float32").image_size == 224
+    row = EXPERIMENTS["table1"].rows[0]
+    assert [BUDGETS[name].config(row, 0, "float32", "data").data_dir for name in ("smoke", "cpu")] == [None, "data"]
 
 
 def test_the_papers_budget_has_every_row_and_the_papers_training():
@@ -148,6 +168,7 @@ def test_the_warm_up_grid_differs_in_order_rate_and_warm_up_alone():
     twelve = [config for config in configs.values() if config.options["depth"] == 12]
     schedules = {(config.recipe.schedule.learning_rate, config.recipe.schedule.warmup_steps) for config in twelve}
     assert len(twelve) == 16 and len(schedules) == 8
+    assert {steps for _, steps in schedules} == {0, 120}  # none, or a fifth
     assert {config.options["placement"] for config in twelve} == {"pre_norm", "post_norm"}
     assert {(config.recipe.steps, config.recipe.batch_size, config.dataset) for config in configs.values()} == {
         (600, 32, "characters")

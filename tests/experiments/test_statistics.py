@@ -10,7 +10,6 @@ from keras_preact.experiments import Difference, difference
 from keras_preact.experiments.statistics import (
     binomial_deviation,
     difference_of_differences,
-    mean_and_deviation,
     seeds_needed,
 )
 
@@ -65,6 +64,7 @@ def test_one_run_has_no_interval_and_decides_nothing():
         ((1, 3), 0.0, "differs"),  # published as equal
         ((-1, 3), 0.5, "undecided"),
         ((0, 3), 0.5, "undecided"),
+        ((-3, 0), -0.5, "undecided"),
     ],
 )
 def test_verdicts(ends, published, expected):
@@ -88,7 +88,7 @@ def test_the_binomial_spread_is_that_of_draws():
     assert binomial_deviation(0.0, 100) == 0
 
 
-def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not():
+def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not(monkeypatch):
     rng = np.random.default_rng(0)
 
     def power(runs):
@@ -98,12 +98,9 @@ def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not():
     runs = seeds_needed(0.3, deviation=0.2)
     assert power(runs) > 0.78 and power(runs - 1) < 0.81
     assert seeds_needed(-0.3, deviation=0.2) == runs
-    assert seeds_needed(0.01, deviation=0.3) is None  # 10,000 are not enough
+    assert seeds_needed(5.0, deviation=0.1) == 2  # the fewest that have a deviation
+    monkeypatch.setattr("keras_preact.experiments.statistics.MOST_SEEDS", 100)
+    assert seeds_needed(0.05, deviation=0.3) is None  # 100 are not enough
     for apart, deviation in ((0.0, 0.2), (math.inf, 0.2), (0.3, 0.0)):
         with pytest.raises(InputError, match="no number of seeds detects"):
             seeds_needed(apart, deviation)
-
-
-def test_mean_and_deviation_in_words():
-    assert mean_and_deviation([1.0, 2.0]) == "1.50 ± 0.71"
-    assert mean_and_deviation([1.0]) == "1.00"

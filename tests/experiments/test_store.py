@@ -298,3 +298,9 @@ def test_a_run_is_stored_under_the_name_of_its_folder_however_that_is_written(pa
     monkeypatch.chdir(tmp_path / "mine")
     stored = keep(RunFolder.open(path), tmp_path / "results")
     assert (stored.name, stored.parent.parent.name) == ("mine", "runs")
+
+
+def test_how_others_took_their_number_makes_no_other_run():
+    config = BUDGETS["paper"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
+    recipe = dataclasses.replace(config.recipe, reported="in other words")
+    assert run_key(config) == run_key(dataclasses.replace(config, recipe=recipe))

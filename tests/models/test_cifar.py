@@ -171,12 +171,14 @@ def test_logits_are_float32_under_mixed_precision(policy):
     model = cifar_resnet(8, input_shape=(16, 16, 3))
     assert model.get_layer("stage1_unit01").compute_dtype == policy.removeprefix("mixed_")
     assert model.output.dtype == "float32"
+    assert cifar_resnet(8, input_shape=(16, 16, 3), classifier_activation="softmax").output.dtype == "float32"
     assert all(variable.dtype == "float32" for variable in model.trainable_variables)
 
 
 def test_channels_first_is_the_same_network():
     last = cifar_resnet(8, input_shape=(16, 16, 3))
     first = cifar_resnet(8, input_shape=(3, 16, 16), data_format="channels_first")
+    assert cifar_resnet(8, data_format="channels_first").input_shape == (None, 3, 32, 32)
     first.set_weights(last.get_weights())
     x = np.random.default_rng(0).normal(size=(2, 16, 16, 3)).astype("float32")
     np.testing.assert_allclose(array(first(x.transpose(0, 3, 1, 2))), array(last(x)), rtol=1e-3, atol=1e-4)
@@ -261,6 +263,8 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
         ({"name": 3}, "name is 3; pass a string"),
         ({"input_shape": (32, 32)}, "pass \\(height, width, channels\\)"),
         ({"input_shape": (3, 32, 32)}, "looks like the other data format"),
+        ({"input_shape": (4, 32, 32)}, "looks like the other data format"),
+        ({"input_shape": (32, 32, 3), "data_format": "channels_first"}, r"pass \(channels, height, width\)"),
         ({"input_shape": (4, 4, 3)}, "at least 8 pixels"),
         ({"input_shape": (32, 32, None)}, "number of channels must be known"),
         ({"pooling": "mean", "include_top": False}, "known: avg, max"),

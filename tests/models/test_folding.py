@@ -8,7 +8,7 @@ import pytest
 from harness import array, disturb
 
 from keras_preact import InputError
-from keras_preact.layers import PLACEMENTS, SHORTCUTS, BatchNorm, PreActivation, ResidualUnit, UnitStack
+from keras_preact.layers import PLACEMENTS, SHORTCUTS, BatchNorm, DropPath, PreActivation, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, fold, freeze, imagenet_resnet, multiply_adds
 from keras_preact.models.rewiring import graphs
 
@@ -56,6 +56,12 @@ def test_what_is_left():
     for rolled in (False, True):  # the first unit's follows the stem's convolution
         assert norms(fold(cifar_resnet(8, rolled=rolled))) == after_additions
     assert norms(fold(imagenet_resnet(18, "original", input_shape=(64, 64, 3)))) == []
+
+
+def test_units_leave_no_drop_path_and_convolutions_that_are_fused_with_the_addition():
+    layers = fold(cifar_resnet(8, drop_path=0.1)).layers
+    assert not any(isinstance(layer, DropPath) for layer in layers)
+    assert all(layer.use_bias for layer in layers if layer.name.endswith("conv2"))
 
 
 def test_rolled_networks_and_bottlenecks():

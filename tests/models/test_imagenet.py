@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError, models, paper
-from keras_preact.layers import PLACEMENTS
+from keras_preact.layers import PLACEMENTS, ResidualUnit
 from keras_preact.models import imagenet_resnet, multiply_adds
 from keras_preact.models.imagenet import UNITS
+
+MULTIPLY_ADDS_OF_RESNET50 = 4_089_184_256
 
 
 def trainable(model):
@@ -49,7 +51,7 @@ def test_the_factories_are_the_networks_of_their_names():
     for depth in UNITS:
         for order, placement in (("preact", "full_preactivation"), ("postact", "original")):
             factory = getattr(models, f"{order}_resnet{depth}")
-            assert f'imagenet_resnet({depth}, "{placement}"' in inspect.getsource(factory)
+            assert f'return imagenet_resnet({depth}, "{placement}", **options)' in inspect.getsource(factory)
     assert models.postact_resnet18(input_shape=(64, 64, 3)).name == "resnet18_original"
 
 
@@ -60,14 +62,14 @@ def test_original_resnet50_has_torchvisions_count():
 
 def test_multiply_adds_of_resnet50():
     """4.1 G, as published; with the stride on the first 1×1 convolution 3.8 G."""
-    assert multiply_adds(imagenet_resnet(50)) == 4_089_184_256
+    assert multiply_adds(imagenet_resnet(50)) == MULTIPLY_ADDS_OF_RESNET50
     assert multiply_adds(imagenet_resnet(50, stride_on="1x1")) == pytest.approx(3.86e9, rel=0.01)
 
 
 def test_with_the_stride_in_the_last_unit_the_arithmetic_is_that_of_keras_applications():
     ours = imagenet_resnet(50, stride_in="last")
     theirs = keras.applications.ResNet50V2(weights=None, classifier_activation=None)
-    assert multiply_adds(ours) == multiply_adds(theirs) < 0.86 * multiply_adds(imagenet_resnet(50))
+    assert multiply_adds(ours) == multiply_adds(theirs) < 0.86 * MULTIPLY_ADDS_OF_RESNET50
     for stage in range(1, 5):
         last = [layer for layer in ours.layers if layer.name.startswith(f"stage{stage}")][-1]
         add = [layer for layer in theirs.layers if layer.name.startswith(f"conv{stage + 1}") and "out" in layer.name]
@@ -79,9 +81,13 @@ def test_with_the_stride_in_the_last_unit_the_arithmetic_is_that_of_keras_applic
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(unit(x)), x[:, ::2, ::2])
 
 
-def test_output_stride_and_stride_in_the_last_unit_exclude_each_other():
-    with pytest.raises(InputError, match="pass stride_in"):
-        imagenet_resnet(18, output_stride=16, stride_in="last")
+def test_drop_path_also_grows_through_strided_last_units():
+    model = imagenet_resnet(18, stride_in="last", drop_path=0.7, include_top=False, input_shape=(32, 32, 3))
+    rates = [layer.drop_path for layer in model.layers if isinstance(layer, ResidualUnit)]
+    np.testing.assert_allclose(rates, np.linspace(0, 0.7, 8))
+
+
+def test_a_stride_is_in_the_first_or_the_last_unit():
     with pytest.raises(InputError, match="stride_in"):
         imagenet_resnet(18, stride_in="middle")
 
@@ -117,8 +123,3 @@ def test_an_unknown_depth_is_refused(depth):
     named = re.escape(f"of depth {depth!r}; choose one of 18, 34, 50, 101, 152, 200")
     with pytest.raises(InputError, match=named):
         imagenet_resnet(depth)
-
-
-def test_rolled_is_a_flag():
-    with pytest.raises(InputError, match="rolled is 'yes'; it must be True or False"):
-        imagenet_resnet(18, rolled="yes")

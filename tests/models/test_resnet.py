@@ -7,6 +7,7 @@ from harness import array, disturb, write_weights
 
 from keras_preact import InputError
 from keras_preact.layers import Placement, ResidualUnit
+from keras_preact.layers.composite import batch_norms
 from keras_preact.models import cifar_resnet, feature_maps, imagenet_resnet, multiply_adds
 from keras_preact.models.resnet import Stage, dilate
 
@@ -17,17 +18,27 @@ def small(**options):
     return cifar_resnet(8, **options)
 
 
-@pytest.mark.parametrize(("pooling", "shape"), [(None, (2, 8, 8, 64)), ("avg", (2, 64)), ("max", (2, 64))])
-def test_without_top(pooling, shape):
-    assert tuple(small(include_top=False, pooling=pooling)(X).shape) == shape
+@pytest.mark.parametrize(("placement", "count"), [("original", 9), ("full_preactivation", 7)])
+def test_options_of_the_layers_reach_stem_units_and_head(placement, count):
+    model = small(placement=placement, momentum=0.7, epsilon=1e-3, kernel_initializer="ones")
+    assert [(norm.momentum, norm.epsilon) for norm in batch_norms(model)] == [(0.7, 1e-3)] * count
+    kernels = [v for v in model.weights if v.path.endswith("kernel") and "logits" not in v.path]
+    assert len(kernels) == 9 and all((array(kernel) == 1).all() for kernel in kernels)
 
 
-@pytest.mark.parametrize(
-    ("shape", "words"), [(32, "input_shape is 32; pass"), ((32, 32, None), "number of channels must be known")]
-)
-def test_what_is_no_shape_is_refused(shape, words):
-    with pytest.raises(InputError, match=words):
-        cifar_resnet(8, input_shape=shape)
+def test_without_top():
+    whole = small(include_top=False)
+    maps = array(whole(X))
+    assert maps.shape == (2, 8, 8, 64)
+    for pooling, expected in (("avg", maps.mean((1, 2))), ("max", maps.max((1, 2)))):
+        pooled = small(include_top=False, pooling=pooling)
+        pooled.set_weights(whole.get_weights())
+        np.testing.assert_allclose(array(pooled(X)), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_no_shape_is_refused():
+    with pytest.raises(InputError, match="input_shape is 32; pass"):
+        cifar_resnet(8, input_shape=32)
 
 
 def test_numpy_integers_are_sizes():
@@ -50,7 +61,7 @@ def test_without_top_the_image_size_is_open():
 def test_classifier_activation():
     y = array(small(classifier_activation="softmax")(X))
     np.testing.assert_allclose(y.sum(1), 1, rtol=1e-5)
-    assert small().layers[-1].name == "logits"
+    assert small().layers[-1].name == small(classifier_activation="linear").layers[-1].name == "logits"
 
 
 def test_input_tensor():
@@ -141,6 +152,11 @@ def test_zero_init_residual_starts_every_branch_at_zero():
     for unit in (layer for layer in model.layers if isinstance(layer, ResidualUnit)):
         x = np.random.default_rng(0).normal(size=(2, *unit.input.shape[1:])).astype("float32")
         assert not array(unit.residual(unit.preactivate(x))).any()
+
+
+def test_a_zero_init_that_no_gradient_reaches_is_refused():
+    with pytest.raises(InputError, match="branches of relu_before_addition end in ReLU"):
+        small(placement="relu_before_addition", zero_init_residual=True)
 
 
 @pytest.mark.slow

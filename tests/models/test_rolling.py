@@ -8,7 +8,7 @@ import pytest
 from harness import array
 
 from keras_preact import InputError
-from keras_preact.keras_private import layers_inside
+from keras_preact.keras_private import compile_arguments, layers_inside
 from keras_preact.layers import EncoderBlock, ResidualUnit, Shortcut, UnitStack
 from keras_preact.layers.stack import units_in
 from keras_preact.models import (
@@ -193,20 +193,19 @@ def test_frozen_layers_stay_frozen_although_the_first_block_has_no_drop_path():
 
 
 def test_every_unit_is_a_layer_by_default_whatever_the_backend():
-    network = cifar_resnet(110)
-    assert all(units_in(network.get_layer(f"stage2_unit{k:02d}")) == 1 for k in (1, 7, 18))
+    network = cifar_resnet(56)
+    assert all(units_in(network.get_layer(f"stage2_unit{k:02d}")) == 1 for k in (1, 7, 9))
     blocks = transformer(Series(8, 2), Classification(2), depth=12, dim=8, heads=2)
     assert blocks.get_layer("encoder_block12").keeps_identity
 
 
-def test_the_automatic_choice_rolls_long_stages_on_tensorflow():
-    """The stages of depth 56 have 8 units after their first, those of depth 50 have 7."""
-    rolls = keras.backend.backend() == "tensorflow"
-    for depth, expected in ((56, rolls), (50, False)):
-        names = {layer.name for layer in cifar_resnet(depth, rolled=None).layers}
-        assert ("stage1_stack" in names) == expected
-    blocks = transformer(Series(8, 2), Classification(2), depth=8, dim=8, heads=2, rolled=None)
-    assert ("encoder_stack" in {layer.name for layer in blocks.layers}) == rolls
+def test_the_automatic_choice_is_that_of_default_rolled(monkeypatch):
+    monkeypatch.setattr("keras_preact.models.resnet.default_rolled", lambda repeats: repeats == 2)
+    network = cifar_resnet(20, rolled=None, input_shape=(8, 8, 3))  # two units after the first of each stage
+    assert {"stage1_stack", "stage2_stack", "stage3_stack"} < {layer.name for layer in network.layers}
+    for depth in (2, 3):
+        blocks = transformer(Series(8, 2), Classification(2), depth=depth, dim=8, heads=2, rolled=None)
+        assert ("encoder_stack" in {layer.name for layer in blocks.layers}) == (depth == 2)
 
 
 @pytest.mark.thorough
@@ -272,6 +271,24 @@ def test_units_that_are_called_twice_or_asked_for_training_stay():
         roll(keras.Model(inputs, unit(ResidualUnit(4)(unit(inputs)))))
     with pytest.raises(InputError, match="nothing to roll"):
         roll(keras.Model(inputs, ResidualUnit(4)(ResidualUnit(4)(inputs), training=True)))
+
+
+def test_units_that_change_the_shape_stay():
+    inputs = keras.Input((16, 16, 4))
+    with pytest.raises(InputError, match="nothing to roll"):
+        roll(keras.Model(inputs, ResidualUnit(4, strides=2)(ResidualUnit(4, strides=2)(inputs))))
+
+
+def test_random_states_are_copied():
+    inputs, images = keras.Input((8, 8, 4)), np.ones((2, 8, 8, 4), "float32")
+    x = keras.layers.Dropout(0.5, seed=3, name="dropout")(inputs)
+    for k in range(2):
+        x = ResidualUnit(4, name=f"stage1_unit{k}")(x)
+    model = keras.Model(inputs, x)
+    model.get_layer("dropout")(images, training=True)  # its generator moves on
+    rolled = roll(model)
+    drawn = [array(each.get_layer("dropout")(images, training=True)) for each in (rolled, model)]
+    np.testing.assert_array_equal(*drawn)
 
 
 def test_rows_side_by_side_and_in_a_model_inside():
@@ -372,6 +389,7 @@ def test_losses_and_metrics_that_keras_does_not_know(rolled):
         np.testing.assert_allclose(list(results[0].values()), list(results[1].values()), rtol=1e-4)
         assert float(other.optimizer.learning_rate) == pytest.approx(0.1)
         assert other.optimizer is not model.optimizer
+        assert compile_arguments(other)["metrics"][1] is not metrics[1]
 
 
 def test_an_optimizer_that_cannot_be_copied_is_named():
@@ -453,14 +471,20 @@ def test_variables_without_weight_decay_stay_without(wrap):
         assert inner._use_weight_decay(gamma) == (not names)
 
 
-def test_losses_of_outputs_by_name():
+def test_losses_and_metrics_of_outputs_by_name():
     inputs = keras.Input((8, 8, 4))
     x = ResidualUnit(4, name="body_2")(ResidualUnit(4, name="body_1")(inputs))
     model = keras.Model(inputs, [x, keras.layers.ReLU(name="last")(inputs)])
-    model.compile("sgd", {"body_2": "mse", "last": "mae"}, loss_weights={"body_2": 2.0, "last": 1.0}, jit_compile=False)
+    model.compile(
+        "sgd",
+        {"body_2": "mse", "last": "mae"},
+        loss_weights={"body_2": 2.0, "last": 1.0},
+        metrics={"body_2": ["mae"], "last": ["mse"]},
+        jit_compile=False,
+    )
     images = X[:, :8, :8, [0, 1, 2, 0]]
-    losses = [network.evaluate(images, [images, images], verbose=0)[0] for network in (model, roll(model))]
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    results = [network.evaluate(images, [images, images], verbose=0) for network in (model, roll(model))]
+    np.testing.assert_allclose(*results, rtol=1e-5)
 
 
 # ---- any graph ----------------------------------------------------------------------------------------------------
