@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keras_preact.errors import printable
+from keras_preact.training.callbacks import RunFolderCallback
 from keras_preact.training.tasks import errors, training_error
 
 
@@ -32,7 +33,7 @@ _open_bar: ProgressBar | None = None
 """The bar on the terminal, if any. A run that was stopped or has diverged leaves its bar open."""
 
 
-class ProgressBar(keras.callbacks.Callback):
+class ProgressBar(RunFolderCallback):
     """The progress bar of a training run. If the output is not a terminal, prints one line per epoch instead.
 
     Args:
@@ -57,7 +58,7 @@ class ProgressBar(keras.callbacks.Callback):
                 TimeRemainingColumn(),
                 console=console,
             )
-            self._done = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+            self._done = int(self.run_folder.record().get("step", 0))
             self._task = self._progress.add_task(self.name, total=self.steps, completed=self._done, news="compiling")
             self._seen = (time.perf_counter(), self._done)
             if console.is_terminal:
@@ -122,6 +123,8 @@ class SideBySide:
     def __exit__(self, *error: Any) -> None:
         if console.is_terminal:
             self._live.stop()
+        else:  # an epoch that a run has not reached, because it diverged or was stopped
+            self._say(max(self.epochs, default=0))
 
     def callback(self, name: str) -> keras.callbacks.Callback:
         """Return a Keras callback that reports the progress of a run to this display."""
@@ -130,12 +133,12 @@ class SideBySide:
             on_epoch_end=lambda epoch, logs: self._add(epoch + 1, name, errors(logs)),
         )
 
-    def resume(self, name: str, rows: Sequence[Mapping[str, float]]) -> None:
-        """Show the finished epochs of a resumed run, given the rows of its metrics.csv."""
+    def resume(self, name: str, rows: Sequence[Mapping[str, float]], steps: int) -> None:
+        """Show the finished epochs of a resumed run, given the rows of its metrics.csv, and the steps done so far."""
         for row in rows:
             self.epochs.setdefault(int(row["epoch"]), {})[name] = row["train_error"], row["test_error"]
         self._said = max((epoch for epoch, found in self.epochs.items() if len(found) == len(self.names)), default=0)
-        self._bar.advance(self._task, rows[-1]["step"] if rows else 0)
+        self._bar.advance(self._task, steps)
 
     def _step(self, name: str, logs: Any) -> None:
         self._bar.advance(self._task)

@@ -242,6 +242,18 @@ def test_images_to_inspect_have_the_size_and_dtype_of_the_network(shape, names, 
     assert labels.tolist() == ([0, 1, 2, 0] if "arbitrary" in says else bundled)
 
 
+@pytest.mark.parametrize(("pooled", "labels"), [(True, (4,)), (False, (4, 6))])
+def test_a_network_of_tokens_is_inspected_with_its_own_vocabulary(here, pooled, labels):
+    tokens = keras.Input((6,), dtype="int32")
+    x = keras.layers.Embedding(5, 8)(tokens)
+    x = keras.layers.GlobalAveragePooling1D()(x) if pooled else x
+    keras.Model(tokens, keras.layers.Dense(3)(x)).save("mine.keras")
+    options = parser().parse_args(["inspect", "mine.keras", "--images", "4"])
+    inputs, found, _ = _images_for(keras.models.load_model("mine.keras"), options)
+    assert inputs.shape == (4, 6) and inputs.min() > 0 and inputs.max() < 5
+    assert found.shape == labels and set(found.ravel()) == {0, 1, 2}
+
+
 @pytest.mark.thorough
 def test_a_run_is_evaluated_on_other_crops(here, picture_folder, capsys):
     """With one mean for all pixels; where each pixel has its own, a network belongs to one size, and that is said."""
@@ -587,6 +599,7 @@ REFUSED = {
         "trains nothing; leave out --list",
     ),
     "budget of no runs": (["reproduce", "initialization", "--budget", "cpu"], "leave out --budget"),
+    "workers of no runs": (["reproduce", "initialization", "--jobs", "2"], "leave out --jobs"),
     "kept run": (["results", ".", "--keep", "nowhere"], "not a run folder"),
 }
 
@@ -867,6 +880,7 @@ def test_two_demos_that_start_together_take_different_folders(here, monkeypatch)
         _compared(orders(RunConfig()), Path("mine"))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows has no pseudo-terminals")
 def test_a_command_that_is_stopped_leaves_a_visible_cursor():
     """A live table hides it, and the command ends without closing the table."""
     code = (

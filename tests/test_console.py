@@ -51,13 +51,18 @@ def test_the_gap_stands_beside_the_epochs_that_both_have_finished(display):
 
 def test_a_display_that_is_taken_up_again_knows_the_epochs_before(display):
     for name in NAMES:
-        display.resume(name, [{"epoch": 1.0, "step": 2.0, "train_error": 80.0, "test_error": 82.0}])
+        display.resume(name, [{"epoch": 1.0, "step": 2.0, "train_error": 80.0, "test_error": 82.0}], 2)
     display.callback("full").on_train_batch_end(0, logs(75.0))
     assert shown(display) == [
         ["1", "80.0", "/", "82.0", "80.0", "/", "82.0", "+0.0"],
         ["2", "75.0", "/", "…"],
     ]
     assert display._bar.tasks[0].completed == 5
+
+
+def test_a_display_that_is_taken_up_again_counts_the_steps_of_an_unfinished_epoch(display):
+    display.resume("full", [], 3)
+    assert display._bar.tasks[0].completed == 3 and shown(display) == []
 
 
 def test_without_a_terminal_a_finished_epoch_is_a_line(display, monkeypatch):
@@ -70,3 +75,6 @@ def test_without_a_terminal_a_finished_epoch_is_a_line(display, monkeypatch):
     display.callback("original").on_epoch_end(1, logs(80.0, 84.0))
     display.callback("original").on_epoch_end(2, logs(80.0, 83.0))  # the other run has diverged
     assert page.getvalue().splitlines()[1:] == ["epoch 2: test error (%) original 84.0"]
+    with display:
+        pass  # at the end
+    assert page.getvalue().splitlines()[2:] == ["epoch 3: test error (%) original 83.0"]

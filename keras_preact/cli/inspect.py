@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import numpy as np
 
 from keras_preact.analysis import Chain, inspect_model, write_inspection
@@ -77,8 +79,11 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
     if options.data_dir is not None:
         raise InputError(f"{options.model} is not a run, so it has no data of its own; leave out {option('data_dir')}")
     if len(shape) == 1:
-        tokens = np.random.default_rng(0).integers(1, Tokens.vocabulary, size=(count, *shape)).astype("int32")
-        return tokens, np.arange(count) % classes, f"{count} sequences of random tokens with arbitrary labels"
+        sizes = [layer.input_dim for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
+        tokens = np.random.default_rng(0).integers(1, min(sizes, default=Tokens.vocabulary), size=(count, *shape))
+        outputs = (count, *model.output_shape[1:-1])  # a label for each sequence, or for each token
+        labels = np.arange(math.prod(outputs)).reshape(outputs) % classes
+        return tokens.astype("int32"), labels, f"{count} sequences of random tokens with arbitrary labels"
     if None in shape:
         raise InputError("the network accepts images of any size; build and save it for a fixed size")
     about = trained(options.model)

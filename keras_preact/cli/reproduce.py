@@ -31,7 +31,7 @@ from keras_preact.experiments import (
 )
 from keras_preact.experiments.grid import data_dir_of
 from keras_preact.experiments.store import run_key
-from keras_preact.training import PRECISIONS, default_precision, next_free_folder
+from keras_preact.training import PRECISIONS, choose_threads, default_precision, next_free_folder
 
 
 def run(options: argparse.Namespace) -> None:
@@ -82,12 +82,15 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _network_name(key: str) -> str:
-    return key if key.startswith("transformer") else f"ResNet-{key.removeprefix('depth-')}"
+    number = key.rpartition("-")[2] if key.startswith("transformer") else key.removeprefix("depth-")
+    return f"the Transformer of {number} blocks" if key.startswith("transformer") else f"ResNet-{number}"
 
 
 def _run(options: argparse.Namespace, jobs: Sequence[Any]) -> None:
     """Run what is missing: one run after the other in this process, or in several worker processes."""
     missing = [job for job in jobs if job.run is None]
+    if missing:
+        choose_threads(missing[0].config)
     workers = default_workers(len(missing)) if options.jobs is None else check_positive("--jobs", options.jobs)
     if (workers := min(workers, len(missing))) > 1:
         for name in dict.fromkeys(job.config.dataset for job in missing):
@@ -143,7 +146,7 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
 
 def _refuse_for_initialization(options: argparse.Namespace) -> None:
     defaults = parser().parse_args(["reproduce", "initialization"])
-    for key in ("budget", "profile", "rows", "seeds", "precision", "data_dir", "list", "cost", "results"):
+    for key in ("budget", "profile", "rows", "seeds", "precision", "data_dir", "list", "cost", "results", "jobs"):
         if getattr(options, key) != getattr(defaults, key):
             raise InputError(f"initialization trains nothing; leave out {option(key)}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from keras_preact.cli.networks import network_options
 from keras_preact.cli.options import RUNS, option
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError, as_command
+from keras_preact.experiments.probe import PROPAGATION, PropagationProbe
 from keras_preact.models import get_entry
 from keras_preact.training import (
     RunConfig,
@@ -55,7 +57,10 @@ def _resume(options: argparse.Namespace) -> Any:
             raise InputError("a comparison of several runs keeps its data folder; leave out --data-dir")
         if not several:
             watchers = progress_of_run(options.resume)
-            choose_threads(RunConfig.from_dict(RunFolder.open(options.resume).training()["config"]))
+            config = RunConfig.from_dict(RunFolder.open(options.resume).training()["config"])
+            if (options.resume / PROPAGATION).exists():  # `reproduce` has started it, and measures it
+                watchers.append(PropagationProbe(config))
+            choose_threads(config)
     if not several:
         return resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
     say_comparison(_resumed_comparison(options.resume))
@@ -81,7 +86,10 @@ def _resumed_comparison(path: Path) -> Any:
     with side_by_side(configs) as display:
         for name in configs:
             run = RunFolder(path / name)
-            display.resume(name, run.metrics() if run.metrics_path.exists() else [])
+            rows: list[dict[str, float]] = []
+            with contextlib.suppress(InputError):  # the checkpoint has them too
+                rows = run.metrics()
+            display.resume(name, rows, run.record().get("step", 0) if run.exists() else 0)
         return resume_comparison(path, lambda name, _: [display.callback(name)])
 
 

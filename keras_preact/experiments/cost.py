@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import statistics
 import time
@@ -15,13 +14,11 @@ import numpy as np
 
 from keras_preact.data import ImageDataset, feed, from_arrays
 from keras_preact.data.sequences import SEQUENCES
-from keras_preact.experiments.runner import Job
-from keras_preact.experiments.store import run_key
+from keras_preact.experiments.runner import Job, timing_key
 from keras_preact.training.build import build_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import on_devices
 from keras_preact.training.evaluation import TEST_BATCH
-from keras_preact.training.schedules import StepSchedule
 
 ROUNDS = 4
 """Timed steps; one more before them compiles."""
@@ -125,16 +122,10 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
         if job.run is not None:
             result.append(None)
             continue
-        key = _timing_key(job.config)
+        key = timing_key(job.config)
         if key not in timed:
             say(f"timing {job.row.title} …")
             timed[key] = seconds_of(job.config)
             gc.collect()
         result.append(timed[key])
     return result
-
-
-def _timing_key(config: RunConfig) -> tuple[str, str]:
-    """Return a key that is equal for runs of equal duration: everything except the seed and the learning rates."""
-    recipe = dataclasses.replace(config.recipe, schedule=StepSchedule())
-    return run_key(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision

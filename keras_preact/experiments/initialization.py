@@ -124,6 +124,13 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return float(found), float(math.sqrt((residuals**2).sum() / (len(x) - 2) / spread))
 
 
+def _stop(number: int, frame: Any) -> None:
+    """Handle a signal: raise at once, with the number that the command's exit status reports."""
+    stop = KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
+    stop.signal_number = number  # type: ignore[attr-defined]
+    raise stop
+
+
 def record_initial_gradients(
     out: Path, say: Callable[[str], Any] = lambda text: None, **options: Any
 ) -> list[InitialGradients]:
@@ -143,7 +150,7 @@ def record_initial_gradients(
     folder.update_record(kind="initialization", status="running", environment=environment())
     found = []
     try:
-        with handles_signals(signal.default_int_handler):  # the command's own handler leaves no time for the record
+        with handles_signals(_stop):  # the command's own handler leaves no time for the record
             for order in NORM_ORDERS:
                 say(f"measuring {order.replace('_', '-')}")
                 found.append(initial_gradients(order, **options))

@@ -67,18 +67,14 @@ class Line:
     @property
     def is_the_papers_network(self) -> bool:
         """Whether the budget trains the paper's network, not a replacement; true if the row names no depth."""
-        if not re.search(r"\d", self.row.network):
-            return True  # as "wide": there is no such network in the paper
-        depth = self.network.removeprefix("ResNet-").split(",")[0]
-        return depth == self.row.network.removeprefix("depth-").removesuffix("-single")
+        papers, ours = (re.search(r"\d+", name) for name in (self.row.network, self.network))
+        return papers is None or ours is None or papers[0] == ours[0]  # "wide" is no network of the paper
 
     @property
     def label(self) -> str:
         """The title of the row for figures, with the network that was run if its depth is not the paper's."""
-        papers, ours = (re.search(r"\d+", name) for name in (self.row.network, self.network))
-        is_replaced = papers is not None and ours is not None and papers[0] != ours[0]
-        is_said = not self.runs or self.network in self.row.title
-        return f"{self.row.title} (run: {self.network})" if is_replaced and not is_said else self.row.title
+        is_said = self.is_the_papers_network or not self.runs or self.network in self.row.title
+        return self.row.title if is_said else f"{self.row.title} (run: {self.network})"
 
     @property
     def errors(self) -> tuple[float, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import itertools
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from keras_preact.experiments.probe import DATASETS, PropagationProbe
 from keras_preact.experiments.store import ENDED, Run, Store, folder_name, run_key
 from keras_preact.training.config import RunConfig
 from keras_preact.training.runs import RunFolder, RunLocked
+from keras_preact.training.schedules import StepSchedule
 from keras_preact.training.trainer import resume, start
 
 
@@ -182,34 +185,66 @@ def _has_ended(job: Job) -> bool:
     return job.record().get("status") in ENDED
 
 
+def timing_key(config: RunConfig) -> tuple[str, str]:
+    """Return a key that is equal for runs of equal duration: everything except the seed and the learning rates."""
+    recipe = dataclasses.replace(config.recipe, schedule=StepSchedule())
+    return run_key(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision
+
+
 def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
     """Return the time for the remaining steps, at the speed of the same network or, if unknown, of all runs together.
 
-    Once a run in the folder for new runs has a speed, stored runs do not count.
+    Stored runs may be from another machine. Once a run in the folder for new runs has a speed, stored runs only say how
+    the networks compare.
 
     Args:
         jobs: the runs, finished or not.
         workers: how many runs are trained at once.
     """
     records = [job.record() for job in jobs]
-    networks = [run_key(job.config, with_seed=False) for job in jobs]
-    timed = [number for number, record in enumerate(records) if _steps_done(record) and record.get("seconds")]
-    here = [number for number in timed if not jobs[number].is_stored]
-    # Sums, not means of ratios: short parts of runs count little.
-    seconds, steps = defaultdict[str, float](float), defaultdict[str, int](int)
-    for number in here or timed:  # stored runs may be from another machine
-        seconds[networks[number]] += records[number]["seconds"]
-        steps[networks[number]] += _steps_done(records[number])
-    if not steps:
+    timed = [(job, record) for job, record in zip(jobs, records, strict=True) if _steps_done(record)]
+    stored, of_stored = _step_seconds([pair for pair in timed if pair[0].is_stored])
+    here, of_here = _step_seconds([pair for pair in timed if not pair[0].is_stored])
+    if not stored and not here:
         return None
-    mean = sum(seconds.values()) / sum(steps.values())
-    speeds = {network: seconds[network] / steps[network] for network in steps}
+    if here:
+        both = stored.keys() & here.keys()
+        factor = sum(here[key] for key in both) / sum(stored[key] for key in both) if both else None
+        stored = {} if factor is None else {key: factor * seconds for key, seconds in stored.items()}
+    known = {**stored, **here}
     left = [
-        (job.config.recipe.steps - int(record.get("step", 0))) * speeds.get(network, mean)
-        for job, network, record in zip(jobs, networks, records, strict=True)
+        (job.config.recipe.steps - int(record.get("step", 0))) * known.get(timing_key(job.config), of_here or of_stored)
+        for job, record in zip(jobs, records, strict=True)
         if record.get("status") not in ENDED
     ]
-    return sum(left) / max(1, min(workers, len(left)))
+    return max([sum(left) / workers, *left])  # several workers do not share a run
+
+
+def _step_seconds(timed: Sequence[tuple[Job, Mapping[str, Any]]]) -> tuple[dict[tuple[str, str], float], float]:
+    """Return the seconds per step of each network, and of all runs together."""
+    # Sums, not means of ratios: short parts of runs count little.
+    seconds, steps = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], int](int)
+    for job, record in timed:
+        if found := _seconds(job, record):
+            seconds[timing_key(job.config)] += found
+            steps[timing_key(job.config)] += _steps_done(record)
+    return {key: seconds[key] / steps[key] for key in steps}, sum(seconds.values()) / max(1, sum(steps.values()))
+
+
+def _seconds(job: Job, record: Mapping[str, Any]) -> float:
+    """Return the seconds that a run's steps took, estimated from the median epoch if there are three epochs.
+
+    The recorded seconds include the time in which the process was suspended or the machine was busy.
+    """
+    recorded = float(record.get("seconds", 0))
+    if job.run is not None or job.config.recipe.scales_images:  # epochs of scaled images differ in speed
+        return recorded
+    rows: list[dict[str, float]] = []
+    with contextlib.suppress(InputError):
+        rows = RunFolder(job.path).metrics()
+    ends = [(0.0, 0.0), *((row["step"], row["seconds"]) for row in rows)]
+    per_step = [(after[1] - before[1]) / (after[0] - before[0]) for before, after in itertools.pairwise(ends)]
+    return _steps_done(record) * statistics.median(per_step) if len(per_step) > 2 else recorded
 
 
 def _steps_done(record: Mapping[str, Any]) -> int:

@@ -52,7 +52,7 @@ class Progress:
         finished: number of finished runs.
         runs: number of all runs.
         running: completed and total steps of the current runs, by row and seed.
-        seconds_left: estimated time for the rest; `None` until a speed is known.
+        seconds_left: estimated time for the rest; `None` until a speed is known, 0 at the end.
     """
 
     finished: int
@@ -62,7 +62,7 @@ class Progress:
 
     def __str__(self) -> str:
         shown = ", ".join(f"{name} {step:,}/{steps:,}" for name, (step, steps) in self.running.items())
-        left = "" if self.seconds_left is None else f"; about {duration(self.seconds_left)} left"
+        left = f"; about {duration(self.seconds_left)} left" if self.seconds_left else ""
         return f"{self.finished} of {self.runs} runs finished" + (f"; training {shown}" if shown else "") + left
 
 
@@ -136,8 +136,13 @@ class _WorkerPool:
     def __init__(self, command: Sequence[str], workers: int) -> None:
         self.command = list(command)
         threads = str(max(1, usable_cores() // workers))
-        names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
-        self.environment = {**os.environ, **dict.fromkeys(names, threads)}
+        names = (
+            "TF_NUM_INTRAOP_THREADS",
+            "TF_NUM_INTEROP_THREADS",
+            "OMP_NUM_THREADS",
+            "PJRT_NPROC",  # JAX
+        )
+        self.environment = {**dict.fromkeys(names, threads), **os.environ}  # what the user has set comes first
         self.processes: list[subprocess.Popen[bytes]] = []
         self.outputs: list[IO[bytes]] = []
         self.restarts = [0] * workers

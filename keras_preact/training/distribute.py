@@ -121,14 +121,14 @@ def all_reduce_max(number: int) -> int:
 
 @contextmanager
 def collective_errors() -> Iterator[None]:
-    """Make an InputError in one process end all processes.
+    """Make an InputError or an OSError, such as a full disk, in one process end all processes.
 
     Raises:
         InputError: raised in this block, or in that of another process.
     """
     try:
         yield
-    except InputError:
+    except (InputError, OSError):
         all_reduce_max(1)
         raise
     if all_reduce_max(0):

@@ -21,7 +21,8 @@ from keras_preact.training.checkpoints import newest_notes
 
 METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
 """Columns of metrics.csv. Errors are in percent. train_loss and train_error are running means over the epoch, on
-augmented images. seconds is the training time so far, without pauses."""
+augmented images. seconds is the wall-clock time of the training so far, without the time between a stop and the next
+resume and without the turns of other runs in a comparison, but with the time in which the process was suspended."""
 LOCK = ".lock"
 """File that the training process locks. The lock ends with the process; the file may remain."""
 CHECKSUM = "sha256"

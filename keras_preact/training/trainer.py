@@ -293,7 +293,9 @@ def resuming(
             folder.update_record(status="running", step=step, diverged=None, resumed=resumed, metrics=summary)
             folder.write_metrics(rows)  # without the epochs after the checkpoint, which will be trained again
             run = _Run(config, folder, dataset, model, callbacks, stop_request)
-            yield from run.train(cut, step, Stopwatch(record), rows)
+            # The times at the checkpoint: after it, the run may have gone on until it was killed or diverged.
+            times = checkpoint.notes.get("record", record) if step else None
+            yield from run.train(cut, step, Stopwatch(times), rows)
         return run.finish()
 
 

@@ -73,14 +73,15 @@ def test_the_record_and_the_page(tmp_path):
 def test_a_measurement_that_stops_is_interrupted_and_not_on_the_page(tmp_path, monkeypatch):
     monkeypatch.setattr(
         "keras_preact.experiments.initialization.initial_gradients",
-        lambda order, **options: signal.raise_signal(signal.SIGINT),
+        lambda order, **options: signal.raise_signal(signal.SIGTERM),
     )
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)  # the command's own ends the process at once
+    before = signal.signal(signal.SIGTERM, lambda number, frame: None)  # the command's own ends the process at once
     try:
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="stopped by SIGTERM") as stop:
             record_initial_gradients(tmp_path / "init")
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, before)
+    assert stop.value.signal_number == signal.SIGTERM  # of the command's exit status
     assert json.loads((tmp_path / "init/run.json").read_text())["status"] == "interrupted"
     assert "Transformers before training" not in write_results(tmp_path).read_text()
     with pytest.raises(InputError, match="measure it again"):

@@ -201,12 +201,21 @@ def test_budgets_never_share_a_column(tmp_path, made_up_run):
     ]
     assert cells(lines(table, BUDGETS["cpu"], store)[0], BUDGETS["cpu"])[9] == "1.50"
     page = write_results(tmp_path).read_text()
-    assert "published signs" not in page.split("budget smoke")[1].split("## ")[0]  # its errors say nothing
     assert "Table 1, budget smoke" in page and "Table 1, budget cpu" in page and "budget paper" not in page
     assert "![Table 1, budget smoke: error (%)" in page and (tmp_path / "figures/table1-cpu-curves.svg").exists()
     assert not (tmp_path / "figures/table1-cpu.svg").exists()  # no row has a difference
     for table in page.split("## How to read")[0].split("## ")[1:]:
         assert ("10.00" in table) == ("budget smoke" in table) and ("11.00" in table) == ("budget cpu" in table)
+
+
+def test_a_budget_whose_errors_say_nothing_has_no_verdicts(tmp_path, made_up_run):
+    for budget in ("smoke", "cpu"):
+        for row in ("original", "conv"):
+            for seed in (0, 1):
+                run_of(made_up_run, tmp_path, "table1", row, seed, 10.0 + seed, budget)
+    page = write_results(tmp_path).read_text()
+    smoke, cpu = (page.split(f"## Table 1, budget {name}")[1].split("\n## ")[0] for name in ("smoke", "cpu"))
+    assert "Verdicts:" in cpu and "Verdicts:" not in smoke
 
 
 def test_the_page_names_every_machine_of_a_run_that_was_resumed(tmp_path, made_up_run):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from keras_preact.analysis import gradient_signal
+from keras_preact.cli import main
 from keras_preact.data import load_dataset
 from keras_preact.experiments import Budget, Experiment, Row, keep, plan, probe, read_propagation, run_missing
 from keras_preact.experiments.probe import EARLY_STEP, IMAGES, at_moments, direct_shares, propagation
@@ -36,13 +37,13 @@ class Stop(keras.callbacks.Callback):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """A run that was probed, stopped after the second measurement, and resumed."""
+    """A run that was probed, stopped after the second measurement, and resumed as the message says."""
     out = tmp_path_factory.mktemp("probed")
     with pytest.raises(Interrupted):
         run_missing(plan(TABLE, PROBED, out=out), callbacks=lambda name, config: [Stop()])
     (job,) = plan(TABLE, PROBED, out=out)
     assert len(read_propagation(job.path)) == 2
-    run_missing([job])
+    assert main(["train", "--resume", str(job.path)]) == 0
     return job
 
 

@@ -60,8 +60,11 @@ def test_a_label_says_what_was_run_where_its_depth_is_not_the_papers():
 
 
 def test_only_networks_with_a_depth_are_replaced():
-    for table, budget, expected in (("table1", "cpu", False), ("table1", "deep", True), ("fast", "fast", True)):
-        rows, chosen = EXPERIMENTS[table].rows, BUDGETS[budget]
+    cases = [("table1", "cpu", False), ("table1", "deep", True), ("fast", "fast", True)]
+    cases += [("warmup", "cpu", True), ("warmup", "smoke", False)]
+    for table, budget, expected in cases:
+        chosen = BUDGETS[budget]
+        rows = filter(chosen.holds, EXPERIMENTS[table].rows)
         assert {Line(row, chosen.network(row)).is_the_papers_network for row in rows} == {expected}
 
 
@@ -176,8 +179,8 @@ def test_what_one_run_cannot_say_is_said():
     first, diverged = (line(errors, Published(6.0, "L"), **images) for errors in ((13.25,), (math.inf,)))
     other = line((20.0,), Published(7.0, "L"), first, **images)
     assert "a standard deviation of 0.34 to 0.40 points" in verdict([first, other, diverged])
-    more = line((13.0, 13.1), Published(6.0, "L"))
-    assert "one run" not in verdict([more, line((20.0, 20.1), Published(7.0, "L"), more)])
+    more = line((13.0, 13.1), Published(6.0, "L"), **images)
+    assert "one run" not in verdict([more, line((20.0, 20.1), Published(7.0, "L"), more, **images)])
 
 
 def test_a_table_has_a_line_for_each_row_run_or_not(tmp_path):

@@ -1,5 +1,6 @@
 """Several processes share a table: progress, restarts of what was killed, one sentence for what is wrong, Ctrl-C."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -15,10 +16,11 @@ import pytest
 from keras_preact import InputError
 from keras_preact.cli import main
 from keras_preact.cli.options import parser
-from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, default_workers, plan, run_in_workers
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, default_workers, plan, run_in_workers, workers
 from keras_preact.experiments.runner import seconds_left
 from keras_preact.experiments.workers import RESTARTS, Progress
 from keras_preact.training import RunFolder
+from keras_preact.training.runs import METRICS
 
 # What a worker does to the run folders, without Keras: takes the next that no other has made, and writes its record.
 WORKER = """
@@ -62,6 +64,7 @@ def test_workers_share_the_runs_and_say_how_far_they_are(jobs):
     run_in_workers(jobs, worker("works", jobs), 2, said.append)
     assert all(RunFolder(job.path).record()["status"] == "finished" for job in jobs)
     assert (said[-1].finished, said[-1].runs, said[-1].seconds_left) == (3, 3, 0.0)
+    assert str(said[-1]) == "3 of 3 runs finished"
 
 
 def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
@@ -74,10 +77,10 @@ def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
         step = 62 if status == "finished" else 31
         RunFolder(job.path).update_record(kind="training", status=status, step=step, seconds=seconds)
     found = _progress(jobs, workers=2)
-    # 31 steps at 30/31 s; 62 at the speed of both runs together; both on two workers.
-    assert found.seconds_left == pytest.approx((30 + 62 * (10 + 30) / (62 + 31)) / 2)
+    # 31 steps at 30/31 s and 62 at the speed of both runs together, at the same time.
+    assert found.seconds_left == pytest.approx(30)
     assert found.running == {"full_preactivation-110 (seed 0)": (31, 62)} and found.finished == 1
-    assert seconds_left(jobs) == pytest.approx(2 * found.seconds_left)  # one run after the other
+    assert seconds_left(jobs) == pytest.approx(30 + 62 * (10 + 30) / (62 + 31))  # one run after the other
 
 
 def test_a_short_part_of_a_run_counts_little(jobs):
@@ -109,6 +112,40 @@ def test_stored_runs_do_not_count_once_a_run_here_has_a_speed(tmp_path, jobs):
     jobs[1].path.mkdir()
     RunFolder(jobs[1].path).update_record(kind="training", status="running", step=31, seconds=31.0)
     assert seconds_left(jobs) == pytest.approx(31 + 62)
+
+
+def test_stored_runs_say_how_the_networks_compare(tmp_path, jobs):
+    """Of a network that ten times as many seconds were recorded for elsewhere, ten times as many are expected here."""
+    for job, seconds in zip(jobs[:2], (62.0, 620.0), strict=True):
+        folder = RunFolder.create(tmp_path / "stored" / job.path.name)
+        config = dataclasses.replace(job.config, seed=1).to_dict()
+        folder.update_record(kind="training", status="finished", config=config, step=62, seconds=seconds)
+    jobs = plan(
+        EXPERIMENTS["table2"], BUDGETS["smoke"], rows=ROWS[:2], seeds=2, out=tmp_path, results=[tmp_path / "stored"]
+    )
+    jobs[0].path.mkdir()
+    RunFolder(jobs[0].path).update_record(kind="training", status="finished", step=62, seconds=6.2)
+    assert [job.is_stored for job in jobs] == [False, False, True, True]
+    assert seconds_left(jobs) == pytest.approx(62.0)
+
+
+def test_the_time_left_of_a_run_that_was_suspended_is_that_of_its_steps(jobs):
+    job = jobs[0]
+    job.path.mkdir()
+    RunFolder(job.path).update_record(kind="training", status="interrupted", step=40, seconds=4000.0)
+    rows = [{**dict.fromkeys(METRICS, 0.0), "step": k * 10, "seconds": s} for k, s in enumerate((10, 20, 30, 4000), 1)]
+    RunFolder(job.path).write_metrics(rows)
+    assert seconds_left(jobs[:1]) == pytest.approx(22.0)
+
+
+def test_a_worker_has_its_share_of_the_cores_unless_the_user_chose_otherwise(monkeypatch):
+    monkeypatch.setattr(workers, "usable_cores", lambda: 8)
+    for name in ("TF_NUM_INTRAOP_THREADS", "PJRT_NPROC"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    environment = workers._WorkerPool(["true"], 4).environment
+    names = ("TF_NUM_INTRAOP_THREADS", "PJRT_NPROC", "OMP_NUM_THREADS")
+    assert [environment[name] for name in names] == ["2", "2", "3"]
 
 
 def test_workers_without_a_run_do_not_shorten_the_time_left(jobs):
@@ -158,9 +195,11 @@ def test_a_fault_in_a_worker_says_how_to_see_it(jobs):
         run_in_workers(jobs[:1], [sys.executable, "-c", code], 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_all_workers_after_they_have_saved(jobs, number):
+@pytest.mark.skipif(os.name != "posix", reason="a signal from another process ends a process of Windows at once")
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_stops_all_workers_after_they_have_saved(jobs, name):
     """Whatever the signal did before: the command, for example, ends at once on Ctrl-C."""
+    number = getattr(signal, name)
 
     def stop():
         while sum(path.is_dir() for path in (job.path for job in jobs)) < 2:

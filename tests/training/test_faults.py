@@ -4,7 +4,6 @@ import contextlib
 import errno
 import json
 import os
-import pty
 import shutil
 import signal
 import subprocess
@@ -392,9 +391,10 @@ def test_a_handler_that_python_cannot_restore_is_left(data, tmp_path, monkeypatc
 
 
 @needs_posix
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
-def test_a_signal_that_the_process_ignores_stops_no_run(data, tmp_path, number):
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGINT"])
+def test_a_signal_that_the_process_ignores_stops_no_run(data, tmp_path, name):
     """`nohup` ignores SIGHUP, and a shell ignores SIGINT for the background jobs of a script."""
+    number = getattr(signal, name)
     before = signal.signal(number, signal.SIG_IGN)
     try:
         run = start(CONFIG, tmp_path / "run", dataset=data, callbacks=[StopAfter(2, number)])
@@ -461,6 +461,8 @@ def test_ctrl_c_in_the_first_seconds_prints_one_line(seconds, tmp_path):
 @needs_posix
 def test_a_terminal_that_is_closed_leaves_a_run_that_can_be_resumed(tmp_path):
     """A real terminal, which goes away with all that is printed to it."""
+    import pty  # not on Windows
+
     terminal, its_side = pty.openpty()
     arguments = ["train", "--depth", "8", "--steps", "5000", "--out", str(tmp_path / "run")]
     options = {"stdin": its_side, "stdout": its_side, "stderr": its_side, "start_new_session": True}
