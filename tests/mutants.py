@@ -1,9 +1,9 @@
 """Which small faults do the tests of a module notice? Run as a process of its own.
 
 `python tests/mutants.py keras_preact/experiments/depth.py --count 10` changes a comparison, an operator, a constant or
-a condition of the module at random, one at a time, in a copy of the repository, and runs the test file that mirrors the
-module, with the module's own examples. It prints each change and whether a test failed, and exits with 1 if fewer than
-nine in ten were noticed.
+a condition of the module at random, or leaves out a keyword argument, one at a time, in a copy of the repository, and
+runs the test file that mirrors the module, with the module's own examples. It prints each change and whether a test
+failed, and exits with 1 if fewer than nine in ten were noticed.
 """
 
 import argparse
@@ -44,8 +44,11 @@ SECONDS = 600
 def changes(node):
     """Return functions that each change one thing of a node."""
     found = []
-    if isinstance(node, ast.Compare) and type(node.ops[0]) in SWAPS:
-        found.append(lambda n: n.ops.__setitem__(0, SWAPS[type(n.ops[0])]()))
+    if isinstance(node, ast.Compare):
+        known = [k for k, op in enumerate(node.ops) if type(op) in SWAPS]
+        found += [lambda n, k=k: n.ops.__setitem__(k, SWAPS[type(n.ops[k])]()) for k in known]
+    if isinstance(node, ast.Call):  # a keyword argument is left out
+        found += [lambda n, k=k: n.keywords.pop(k) for k, keyword in enumerate(node.keywords) if keyword.arg]
     if isinstance(node, (ast.BinOp, ast.BoolOp, ast.AugAssign)) and type(node.op) in SWAPS:
         found.append(lambda n: setattr(n, "op", SWAPS[type(n.op)]()))
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -89,15 +92,42 @@ STACK = {"rolled", "unrolled", "loop_unit", "initial_values", "variables", "func
 """The modules of `layers` that are parts of `UnitStack`, whose tests are in its file."""
 
 
+MIRRORS = {
+    **{f"layers/{name}.py": "layers/test_stack.py" for name in STACK},
+    **{f"layers/{name}.py": "layers/test_shortcuts.py" for name in ("projection", "registry")},
+    **{f"layers/{name}.py": "layers/test_units.py" for name in ("residual", "dropout")},
+    "layers/native.py": "layers/test_preactivation.py",
+    "layers/attention.py": "layers/test_transformer.py",
+    "layers/graph.py": "layers/test_products.py",
+    **{f"analysis/{name}.py": "analysis/test_identity_path.py" for name in ("additions", "identity_rules")},
+    **{f"analysis/{name}.py": "analysis/test_propagation.py" for name in ("gradients", "differentiation")},
+    "experiments/tables.py": "experiments/test_grid.py",
+    "experiments/profiles.py": "experiments/test_page.py",
+    "interop/naming.py": "interop/test_keras_applications.py",
+    "models/rewiring.py": "models/test_rolling.py",  # what `roll`, `unroll` and `fold` have in common
+    **{f"models/saving/{name}.py": "models/saving/test_loading.py" for name in ("allowlist", "archive")},
+    "models/saving/named_weights.py": "models/saving/test_weights.py",
+    "training/schedules.py": "training/test_recipe.py",
+    **{
+        f"training/{name}.py": "training/test_trainer.py"
+        for name in ("build", "callbacks", "config", "evaluation", "parts", "provenance", "tasks")
+    },
+    "errors.py": "test_inputs.py",
+    "files.py": "training/test_runs.py",
+    "startup.py": "test_cli.py",
+    "version.py": "test_package.py",
+}
+"""Test files of modules that have none of their own name."""
+
+
 def test_file(module):
-    """Return the test file that mirrors a module, or else that of its package."""
+    """Return the test file of a module: the one in `MIRRORS`, the one of its own name, or that of its package."""
     inner = module.relative_to("keras_preact")
-    if inner.parts[0] == "layers" and inner.stem in STACK:
-        return Path("tests/layers/test_stack.py")
-    if inner == Path("models/rewiring.py"):  # what `roll`, `unroll` and `fold` have in common
-        return Path("tests/models/test_rolling.py")
-    own = Path("tests", *inner.parts[:-1], f"test_{inner.name}")
-    return own if (ROOT / own).exists() else Path("tests", f"test_{inner.parts[0]}.py")
+    own = Path(*inner.parts[:-1], f"test_{inner.name}")
+    for path in (MIRRORS.get(inner.as_posix(), own), f"test_{inner.parts[0].removesuffix('.py')}.py"):
+        if (ROOT / "tests" / path).is_file():
+            return Path("tests", path)
+    sys.exit(f"no test file is known for {module}; add it to MIRRORS")
 
 
 def is_noticed(copied, module):
@@ -109,6 +139,8 @@ def is_noticed(copied, module):
         ran = subprocess.run([*command, *files], cwd=copied, env=environment, capture_output=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return True
+    if ran.returncode in (4, 5):  # pytest's codes for a wrong command line, and for no tests
+        sys.exit(f"{module}: pytest ran no test")
     return ran.returncode != 0
 
 
@@ -124,6 +156,9 @@ def sample(modules, count, seed):
             source = (ROOT / module).read_text(encoding="utf-8")
             tree = ast.parse(source)
             every = places(tree)
+            (copied / module).write_text(ast.unparse(tree), encoding="utf-8")
+            if is_noticed(copied, module):
+                sys.exit(f"the tests of {module} fail although nothing is changed")
             for place in chooser.sample(every, min(count, len(every))):
                 changed, what = mutant(tree, place)
                 (copied / module).write_text(ast.unparse(changed), encoding="utf-8")

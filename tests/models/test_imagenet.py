@@ -50,8 +50,8 @@ def test_trainable_parameters(depth):
 def test_the_factories_are_the_networks_of_their_names():
     for depth in UNITS:
         for order, placement in (("preact", "full_preactivation"), ("postact", "original")):
-            factory = getattr(models, f"{order}_resnet{depth}")
-            assert f'return imagenet_resnet({depth}, "{placement}", **options)' in inspect.getsource(factory)
+            source = inspect.getsource(getattr(models, f"{order}_resnet{depth}")).replace("'", '"')
+            assert f'return imagenet_resnet({depth}, "{placement}", **options)' in source
     assert models.postact_resnet18(input_shape=(64, 64, 3)).name == "resnet18_original"
 
 
