@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from harness import ended_runs
 
+from keras_preact import InputError
 from keras_preact.analysis import forward_signal, gradient_signal, leave_out
 from keras_preact.experiments import Line, Row
 from keras_preact.models import cifar_resnet
@@ -106,6 +107,16 @@ def test_the_heat_map_is_the_logarithm_of_the_norms(measured):
     np.testing.assert_allclose(image[1], np.log10([entry.norm for entry in gradient]))
 
 
+@pytest.mark.parametrize("figure", ["profiles", "heat map"])
+def test_networks_of_several_depths_are_refused(measured, figure):
+    forward, gradient, _ = measured
+    with pytest.raises(InputError, match="different numbers of units; draw networks of one depth"):
+        if figure == "profiles":
+            profiles_figure({"deep": (forward, gradient), "shallow": (forward[1:], gradient[1:])})
+        else:
+            gradient_figure({"deep": gradient, "shallow": gradient[1:]})
+
+
 def test_the_lesions_stand_against_the_whole(measured):
     lesions = measured[2]
     figure = lesions_figure(lesions)
@@ -131,7 +142,16 @@ def test_a_tables_curves_have_a_panel_a_row_before_that_which_it_is_compared_wit
             drawn = [list(line.get_ydata()) for line in axes.get_lines()]
             assert drawn == [[14, 13], [9, 8], [14 + k, 13 + k], [9 + k, 8 + k]]
         words = [text.get_text() for text in figure.legends[0].get_texts()]
-        assert words == ["this row", "reference row", "training", "test"]
+        assert words == ["this row, first run", "reference row, first run", "training", "test"]
+
+
+def test_the_only_epoch_of_a_run_is_a_point():
+    figure = table_curves_figure({"a": rows(9), "b": rows(8, 7)}, dict.fromkeys("ab", "b"))
+    markers = [line.get_marker() for line in figure.axes[0].get_lines()]
+    assert markers == ["", "", "o", "o"]
+    for count, is_marked in ((1, True), (2, False)):
+        training = curves_figure({"net": rows(*range(count))}).axes[0].get_lines()[0]
+        assert (training.get_marker() not in ("", "None")) == is_marked
 
 
 # ---- tables ------------------------------------------------------------------------------------------------------

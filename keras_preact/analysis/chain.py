@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from collections import Counter
@@ -15,8 +16,8 @@ from keras import ops
 
 from keras_preact.analysis.differentiation import vjp, without_graph
 from keras_preact.errors import InputError, first_line
-from keras_preact.keras_private import layers_inside, nodes_of, producer_of
-from keras_preact.layers.graph import graph_of, keras_name
+from keras_preact.keras_private import layers_inside, mask_of, nodes_of, producer_of
+from keras_preact.layers.graph import graph_of
 from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
 from keras_preact.layers.stack import UnitStack, units_in
@@ -173,6 +174,8 @@ class Chain:
                 names = f"{before.operation.name} and {after.operation.name}"
                 raise InputError(f"there are layers between {names}; units must form a chain")
         (first, *mask), last = nodes[0].input_tensors, nodes[-1].outputs[0]
+        if not mask and mask_of(first) is not None and "mask" in inspect.signature(layers[0].call).parameters:
+            mask = [mask_of(first)]  # Keras records it as an argument only if it need not cast the input
         # The layers up to the last augmentation always run in inference mode, which leaves the images as they are.
         leading = every[: every.index(nodes[0])]
         augmented = next((node.outputs[0] for node in reversed(leading) if _augments(node.operation)), None)
@@ -200,7 +203,8 @@ class Chain:
 
         Args:
             inputs: inputs of the model.
-            training: whether batch norm uses the batch's statistics. Images are never augmented.
+            training: whether batch norm uses the batch's statistics. Keras's layers and `PadCropFlip` never augment
+                the images.
 
         Raises:
             InputError: the model expects uint8 images and these have another dtype: pixels in [0, 1] would become 0.
@@ -272,7 +276,11 @@ _AUGMENTATIONS = ("Random", "AugMix", "CutMix", "MixUp", "Solarization", "Equali
 def _augments(operation: Any) -> bool:
     """Return whether a layer or operation, or a layer inside it, augments images."""
     parts = [operation, *(layers_inside(operation) if isinstance(operation, keras.layers.Layer) else [])]
-    return any(isinstance(part, PadCropFlip) or keras_name(part).startswith(_AUGMENTATIONS) for part in parts)
+    kinds = {kind for part in parts for kind in type(part).__mro__}  # subclasses augment too
+    return any(
+        kind is PadCropFlip or (kind.__module__.startswith("keras.") and kind.__name__.startswith(_AUGMENTATIONS))
+        for kind in kinds
+    )
 
 
 def _model_after(inputs: list[Any], output: Any) -> keras.Model:

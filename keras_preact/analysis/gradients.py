@@ -126,10 +126,15 @@ def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
     """Check that labels fit the sparse cross-entropy of outputs of this shape.
 
     Raises:
-        InputError: the labels are not integers, not one per output, or outside the classes.
+        InputError: there is only one score, or the labels are not integers, not one per output, or outside the classes.
     """
     array = np.asarray(ops.convert_to_numpy(ops.convert_to_tensor(labels)))
     *outputs, classes = shape
+    if classes == 1:
+        raise InputError(
+            "the network has one output, not a score for each class; pass the training loss to `gradient_signal` or "
+            "`path_lengths` as loss="
+        )
     if array.shape == shape:
         raise InputError("the labels are one-hot; pass class numbers: labels.argmax(-1)")
     if array.shape != tuple(outputs):

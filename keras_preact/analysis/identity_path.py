@@ -168,7 +168,7 @@ def _unread(paths: Paths) -> tuple[str, ...]:
         for call in paths.graph
         if id(call.operation) not in paths.seen
         and isinstance(call.operation, keras.layers.Layer)
-        and not trusted_name(call.operation)
+        and not all(map(trusted_name, [call.operation, *layers_inside(call.operation)]))
         and (len(call.inputs) > 1 or any(part.weights for part in layers_inside(call.operation)))
     )
 

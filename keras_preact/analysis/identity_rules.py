@@ -58,6 +58,9 @@ def reshapes(call: Call) -> bool:
 
 
 def _is_strided(operation: Any) -> bool:
+    """Return whether an operation changes a size, even if the size is unknown."""
+    if keras_name(operation).startswith(("UpSampling", "Cropping")):
+        return True
     strides = getattr(operation, "strides", None) or 1
     return max(strides if isinstance(strides, (tuple, list)) else (strides,)) > 1
 

@@ -169,7 +169,7 @@ def _page(found: Inspection) -> str:
     exception = ", except in the figure with units left out" if found.lesions else ""
     sentences = [
         f"State of the network: {found.state}. Inputs: {found.images}. "
-        f"Batch norm used the statistics of this batch{exception}.",
+        f"Measured as in training: batch norm, if there is any, used the statistics of this batch{exception}.",
         f"Within a stage, x_L deviates from x_l + ΣF of Eq. (4) by at most {found.unrolled_error:.2g} of its norm."
         if found.sums
         else "No unit passes x on unchanged, so Eq. (4) does not apply.",

@@ -234,7 +234,7 @@ def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
     if outputs.shape[-1] == 1:
         raise InputError(f"{chain.name} has one output, not a score for each class; use a network with two classes")
     predicted = np.split(np.argmax(outputs, axis=-1), count)
-    expected = np.asarray(labels)
+    expected = ops.convert_to_numpy(ops.convert_to_tensor(labels))
     expected = expected[..., 0] if expected.shape == (*predicted[0].shape, 1) else expected  # as in keras.datasets
     check_labels(expected, (*predicted[0].shape, outputs.shape[-1]))
     return [float(100 * np.mean(batch != expected)) for batch in predicted]

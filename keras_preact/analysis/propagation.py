@@ -230,9 +230,11 @@ def _ratio(tensor: Any, reference: Any) -> float:
 def identity_error(unit: ResidualLayer, x: Any = None) -> float:
     """Return max |x' − x| / max |x| of a built unit with F left out: 0 if h and f are the identity.
 
+    It is the larger of inference and training, which differ for a shortcut with dropout.
+
     Args:
         unit: a built unit that does not change the shape.
-        x: input, for example (batch, height, width, channels). Default: normally distributed values.
+        x: input, for example (batch, height, width, channels), not all zeros. Default: normally distributed values.
 
     Raises:
         InputError: the unit is not built, or changes the shape.
@@ -255,9 +257,9 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
         x = np.random.default_rng(0).normal(size=(4, *shape))
     x = ops.cast(ops.convert_to_tensor(x), unit.compute_dtype)
     link = Link(unit.name, unit, 1)
-    output = link.along_shortcut(x, ops.zeros_like(link.terms(x).residual))
-    before, after = as_float64(x), as_float64(output)
-    return float(np.abs(after - before).max() / np.abs(before).max())
+    zero, before = ops.zeros_like(link.terms(x).residual), as_float64(x)
+    outputs = [as_float64(link.along_shortcut(x, zero, training)) for training in (False, True)]
+    return float(max(np.abs(after - before).max() for after in outputs) / np.abs(before).max())
 
 
 def dead_fraction(model: keras.Model | Chain, images: Any, training: bool = True) -> list[DeadFraction]:

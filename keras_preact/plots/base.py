@@ -32,7 +32,7 @@ def alt_text(figure: Figure) -> str:
 def draw(figure: Figure, path: str | Path) -> Path:
     """Write a figure as PNG or SVG, by the path's suffix (default PNG), with the same bytes on every machine."""
     path = Path(path)
-    kind = path.suffix[1:] or "png"
+    kind = path.suffix[1:].lower() or "png"
     with matplotlib.rc_context({"svg.hashsalt": "keras_preact", "svg.fonttype": "path"}):
         metadata: dict[str, Any] = {"Description": alt_text(figure)}
         metadata |= {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
@@ -52,7 +53,7 @@ def kind_of(label: str) -> str:
         return CONVOLUTION
     if label in ("BN", "layer norm", "RMS norm", "group norm"):
         return NORM
-    return ACTIVATION if label in ("ReLU", "GELU") else OTHER
+    return ACTIVATION if label in ("ReLU", "GELU") or hasattr(keras.activations, label) else OTHER
 
 
 @functools.cache

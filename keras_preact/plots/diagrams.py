@@ -35,7 +35,7 @@ from keras_preact.plots.boxes import (
     wrapped,
     write,
 )
-from keras_preact.plots.units import Panel, draw_units, layer_labels, placement_parts
+from keras_preact.plots.units import Panel, activation_name, draw_units, layer_labels, placement_parts
 
 # ---- networks -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +232,7 @@ def _labels(layers: Sequence[Call]) -> tuple[str, ...]:
         elif kind == "Dense":
             labels.append(f"dense, {layer.units}")
         elif kind == "Activation":
-            labels.append(layer.activation.__name__.replace("_", " "))
+            labels.append(activation_name(layer).replace("_", " "))
         elif isinstance(layer, keras.layers.Layer):
             labels += [", ".join(found)] if (found := layer_labels([layer])) else []
         else:

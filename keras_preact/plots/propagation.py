@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from keras_preact.errors import InputError
 from keras_preact.plots.base import look, named_in_words, new_figure
 
 
@@ -75,7 +76,11 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
     signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
     last = {name: gradient[-1].norm or math.nan for name, (_, gradient) in profiles.items()}
     gradients = {name: [entry.norm / last[name] for entry in gradient] for name, (_, gradient) in profiles.items()}
-    ends = [f"{name} {signals[name][-1] / signals[name][0]:.3g} and {gradients[name][0]:.3g}" for name in profiles]
+    _check_equal_depth(gradients)
+    ends = [
+        f"{name} {signals[name][-1] / (signals[name][0] or math.nan):.3g} and {gradients[name][0]:.3g}"
+        for name in profiles
+    ]
     alt = (
         f"{title + ': ' if title else ''}by depth, variance of the signal and norm of the gradient. The last unit's "
         f"variance over the first's, and the first unit's gradient over that after the last: {'; '.join(ends)}."
@@ -105,6 +110,11 @@ def _lines(axes: Any, xs: Sequence[float], series: Mapping[str, Sequence[float]]
         axes.plot(xs, shown, label=label, markevery=every, markersize=3, linewidth=1.2, **style)
 
 
+def _check_equal_depth(signals: Mapping[str, Sequence[Any]]) -> None:
+    if len({len(signal) for signal in signals.values()}) > 1:
+        raise InputError("the networks have different numbers of units; draw networks of one depth")
+
+
 def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
     """Return a heat map of gradient norms on a logarithmic scale: one row per network or moment, one column per unit.
 
@@ -114,6 +124,7 @@ def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
     import numpy as np
 
     signals = named_in_words(signals)
+    _check_equal_depth(signals)
     norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
     ratios = [f"{name} {row[0] / (row[-1] or math.nan):.3g}" for name, row in zip(signals, norms, strict=True)]
     alt = (

@@ -90,14 +90,14 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
     As in the paper's Figs. 3 and 6, training is dashed and test is solid. All panels have the same axes.
 
     Args:
-        runs: rows of metrics.csv, by row of the table.
+        runs: rows of metrics.csv of one run, by row of the table.
         references: the reference row of each row; a row without one refers to itself.
         title: title of the figure.
     """
     shown = {name: rows for name, rows in runs.items() if references[name] != name} or dict(runs)
     alt = (
         f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, one panel per "
-        "row; gray is the reference row."
+        "row, of its first run; gray is the first run of the reference row."
     )
     across = max(1, min(len(shown), 3))
     down = max(1, -(-len(shown) // across))
@@ -105,9 +105,10 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (name, rows) in zip(grid.flat, shown.items(), strict=False):
         for run, color in ((runs.get(references[name], []), "0.6"), (rows, COLOURS[0])):
-            steps = [row["step"] for row in run]
-            axes.plot(steps, [row["train_error"] for row in run], "--", color=color, linewidth=1)
-            axes.plot(steps, [row["test_error"] for row in run], "-", color=color, linewidth=1.5)
+            steps, marker = [row["step"] for row in run], "o" if len(run) == 1 else ""  # one point has no line
+            for key, style, width in (("train_error", "--", 1.0), ("test_error", "-", 1.5)):
+                errors = [row[key] for row in run]
+                axes.plot(steps, errors, style, color=color, linewidth=width, marker=marker, markersize=3)
         axes.set_title("\n".join(textwrap.wrap(name, 44)), fontsize=8)
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(shown) :]:
@@ -119,8 +120,8 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
     grid[0, 0].set(xlim=(0, None), ylim=(0, None))
     grid[0, 0].xaxis.set_major_locator(MaxNLocator(4))  # five-digit steps
     handles = [
-        Line2D([], [], color=COLOURS[0], label="this row"),
-        Line2D([], [], color="0.6", label="reference row"),
+        Line2D([], [], color=COLOURS[0], label="this row, first run"),
+        Line2D([], [], color="0.6", label="reference row, first run"),
         Line2D([], [], color="0.3", linestyle="--", label="training"),
         Line2D([], [], color="0.3", label="test"),
     ]

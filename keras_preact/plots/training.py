@@ -42,7 +42,18 @@ def curves_figure(runs: Mapping[str, Rows], unit: str = "%") -> Figure:
         train, test = ([row[key] for row in rows] for key in ("train_error", "test_error"))
         looks = look(number)
         color, marker = looks["color"], looks["marker"] if len(rows) <= 40 else ""
-        axes.plot(steps, train, "--", color=color, linewidth=1.2, alpha=0.8, label=f"{name}, training")
+        only = marker if len(rows) == 1 else ""  # a single point has no line
+        axes.plot(
+            steps,
+            train,
+            "--",
+            color=color,
+            linewidth=1.2,
+            alpha=0.8,
+            label=f"{name}, training",
+            marker=only,
+            markersize=3,
+        )
         axes.plot(steps, test, "-", color=color, linewidth=1.8, marker=marker, markersize=3, label=f"{name}, test")
         highest = max([highest, *train, *test])
     top = min(100.0, highest * 1.05 or 1.0) if unit == "%" else highest * 1.05 or 1.0

@@ -245,6 +245,11 @@ def _shortcut_labels(shortcut: Any) -> tuple[list[str], list[str]]:
     return ([] if shortcut.keeps_identity else [_name(shortcut)]), []
 
 
+def activation_name(layer: Any) -> str:
+    """Return the name of a layer's activation, a function or an object, in Keras's spelling."""
+    return str(getattr(layer.activation, "__name__", type(layer.activation).__name__))
+
+
 def layer_labels(layers: Sequence[Any]) -> list[str]:
     """Return the labels of layers, without those that only pad.
 
@@ -263,12 +268,12 @@ def layer_labels(layers: Sequence[Any]) -> list[str]:
         elif isinstance(layer, OptionA):
             labels.append("subsample, pad")
         elif isinstance(layer, PreActivation):
-            activation = layer.activation.__name__
+            activation = activation_name(layer)
             labels += ["BN", _ACTIVATIONS.get(activation, activation)]
         elif kind == "GroupNormalization":
             labels.append("layer norm" if layer.groups == 1 else "group norm")
         elif kind == "Dense":
-            activation = layer.activation.__name__
+            activation = activation_name(layer)
             labels += [f"dense, {layer.units}", *(_ACTIVATIONS.get(activation, activation),) * (activation != "linear")]
         elif "Padding" not in kind:
             labels.append(_KINDS.get(kind) or _name(layer))

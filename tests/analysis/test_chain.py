@@ -30,11 +30,16 @@ def test_a_chain_follows_the_weights_of_its_network(rolled):
     assert after == variances(network) and after != before
 
 
-@pytest.mark.parametrize("how", ["a layer", "in a Sequential", "after another", "not at random"])
+class Turn(keras.layers.RandomRotation):
+    pass
+
+
+@pytest.mark.parametrize("how", ["a layer", "a subclass", "in a Sequential", "after another", "not at random"])
 def test_images_are_not_augmented_by_any_layer(how):
     turn = keras.layers.RandomRotation(0.5, seed=0)
     layers = {
         "a layer": [turn],
+        "a subclass": [Turn(0.5, seed=0)],
         "in a Sequential": [keras.Sequential([turn, keras.layers.Rescaling(1.0)])],
         "not at random": [keras.layers.Solarization(0.5, 0.5, (-9, 9), seed=0)],
         "after another": [keras.layers.RandomFlip(seed=0), keras.layers.Rescaling(1.0), turn],

@@ -412,6 +412,15 @@ def test_at_an_open_size_a_stride_changes_the_shape():
         assert check_identity_path(keras.Model(inputs, layers.Add()([skip, y]))).is_clear == is_clear
 
 
+@pytest.mark.parametrize("size", [16, None])
+def test_upsampling_changes_the_shape_at_any_size(size):
+    x = inputs = keras.Input((size, size, 8))
+    for _ in range(2):
+        branch = layers.Conv2D(8, 3, padding="same")(layers.UpSampling2D()(x))
+        x = layers.Add()([layers.UpSampling2D()(x), branch])
+    assert check_identity_path(keras.Model(inputs, x)).is_clear
+
+
 def test_a_difference_and_an_average_are_additions_too():
     inputs = keras.Input((8, 8, 8))
     for add, is_clear in (
@@ -712,6 +721,8 @@ def test_custom_layers_that_may_have_units_inside_are_named():
     report = check_identity_path(keras.Model(inputs, x))
     assert report.is_clear and len(report.units) == 1
     assert str(report).endswith("not checked: hidden0 (Hidden), hidden1 (Hidden), half (SumOfHalf)")
+    x = UnitStack(Hidden(), 3, name="stack")(inputs)
+    assert check_identity_path(keras.Model(inputs, layers.Add()([x, basic(x)]))).unread == ("stack (UnitStack)",)
     in_a_branch = layers.Add()([inputs, layers.Conv2D(8, 1)(Hidden()(inputs))])
     assert check_identity_path(keras.Model(inputs, in_a_branch)).unread == ()
 

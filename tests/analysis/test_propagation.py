@@ -153,6 +153,14 @@ def test_labels_that_are_none_are_refused(labels, words):
         gradient_signal(network(8), X, labels)
 
 
+def test_a_network_of_one_score_needs_its_loss():
+    """The cross-entropy of one class is 0, and so is its gradient."""
+    binary = cifar_resnet(8, classes=1, input_shape=X.shape[1:])
+    for labels in (np.zeros((len(X), 1), int), np.zeros(len(X), int)):
+        with pytest.raises(InputError, match="one output, not a score for each class; pass the training loss"):
+            gradient_signal(binary, X, labels)
+
+
 @pytest.mark.parametrize("stride_in", ["first", "last"])
 def test_a_stage_is_what_the_network_calls_so_wherever_its_stride_is(stride_in):
     model = imagenet_resnet(18, input_shape=(32, 32, 3), classes=10, stride_in=stride_in)
@@ -377,6 +385,9 @@ def test_the_identity_error_of_units_that_have_none():
     halved = ResidualUnit(8, shortcut="constant_scaling")
     halved.build((None, 8, 8, 8))
     assert identity_error(halved) == pytest.approx(0.5)
+    dropped = ResidualUnit(8, shortcut="dropout(rate=0.5)")  # the identity at inference only
+    dropped.build((None, 8, 8, 8))
+    assert identity_error(dropped) > 0.5
 
 
 def test_the_identity_error_is_that_of_the_given_input():

@@ -50,6 +50,17 @@ def test_the_chain_computes_what_the_model_computes_padding_and_all(placement, r
     np.testing.assert_array_equal(np.asarray(chain.links[0].mask), X != 0)
 
 
+@pytest.mark.parametrize(("dtype", "arguments"), [("mixed_bfloat16", {}), ("float32", {"training": None})])
+def test_a_mask_counts_if_the_first_unit_casts_its_input_or_is_called_with_a_keyword(dtype, arguments):
+    """Keras then records the call without the mask, which the tensor still has."""
+    tokens = keras.Input((12,), dtype="int32")
+    x = keras.layers.Embedding(20, 16, mask_zero=True)(tokens)
+    x = AttentionUnit(2, dtype=dtype)(x, **arguments)
+    model = keras.Model(tokens, keras.layers.Dense(3)(keras.layers.GlobalAveragePooling1D()(x)))
+    chain, _ = Chain.of(model).start(X)
+    np.testing.assert_array_equal(np.asarray(chain.links[0].mask), X != 0)
+
+
 @pytest.mark.parametrize("shortcut", ["identity", "scaled_residual(initial=0.5)"])
 @pytest.mark.parametrize("placement", ["pre_norm", "sandwich", "no_norm"])
 def test_eq_4_holds_without_a_norm_after_the_addition(placement, shortcut):

@@ -126,6 +126,13 @@ def test_dense_layers_and_their_activation_are_drawn():
     assert [kind_of(label) for label in found] == ["normalization", "weights", "activation", "weights"]
 
 
+def test_an_activation_may_be_an_object():
+    unit = FeedForwardUnit(activation=keras.layers.LeakyReLU())
+    unit.build((None, 5, 8))
+    assert "LeakyReLU" in unit_parts(unit).branch
+    assert kind_of("silu") == "activation"
+
+
 def test_many_units_and_long_titles_fill_several_rows(check_texts):
     titles = [f"a title that is longer than its unit is wide, and has the number {number}" for number in range(6)]
     figure = unit_figure(dict.fromkeys([*titles, "averyveryveryverylongtitlewithoutspaces"], built()))
