@@ -209,6 +209,26 @@ def own_random_state() -> Iterator[None]:
             global_state.set_global_attribute(name, value)
 
 
+@contextlib.contextmanager
+def without_tensorflow_seed() -> Iterator[None]:
+    """Within the block, TensorFlow has no global seed; after it, the program's again.
+
+    Keras's `set_random_seed` replaces the global seed on every backend. Operations with a seed depend on it too.
+    """
+    try:
+        from tensorflow.python.eager.context import context  # TensorFlow has no public API for this
+    except ImportError:
+        yield
+        return
+    state = vars(context())
+    before = {key: state[key] for key in ("_seed", "_rng") if key in state}
+    state["_seed"] = None
+    try:
+        yield
+    finally:
+        state.update(before)
+
+
 # ---- graphs -------------------------------------------------------------------------------------------------------
 
 

@@ -175,6 +175,24 @@ def test_the_global_seed_and_generator_come_back():
     assert array(keras.random.uniform((2,))).tolist() == expected[1]
 
 
+def test_tensorflow_has_no_seed_within_a_block_and_the_programs_after_it():
+    tf = pytest.importorskip("tensorflow")
+
+    def shuffled():
+        return list(tf.data.Dataset.range(50).shuffle(50, seed=3).as_numpy_iterator())
+
+    with keras_private.without_tensorflow_seed():
+        unseeded = shuffled()
+        tf.random.set_seed(1)
+        seeded, first, second = shuffled(), tf.random.uniform(()), tf.random.uniform(())
+        tf.random.set_seed(1)
+        assert tf.random.uniform(()) == first
+        with keras_private.without_tensorflow_seed():
+            assert shuffled() == unseeded != seeded
+            tf.random.set_seed(2)
+        assert shuffled() == seeded and tf.random.uniform(()) == second
+
+
 def test_a_graph_is_read_and_run_with_other_layers():
     inputs = {"a": keras.Input((2,), name="a"), "b": keras.Input((2,), name="b")}
     total = keras.layers.Add(name="add")([inputs["a"], inputs["b"]])

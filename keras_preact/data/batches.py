@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, check_positive
 
 if TYPE_CHECKING:
     from keras_preact.data.splits import Split
@@ -35,7 +35,7 @@ class TrainBatches(keras.utils.PyDataset):
         first_step: step of the run at which the batches start. Default 0.
 
     Raises:
-        InputError: `batch_size` is less than 1 or larger than the split.
+        InputError: `batch_size` is not an integer, less than 1, or larger than the split.
 
     Example:
 
@@ -80,6 +80,9 @@ class TestBatches(keras.utils.PyDataset):
         split: the examples.
         batch_size: examples per batch.
 
+    Raises:
+        InputError: `batch_size` is not an integer of at least 1.
+
     Example:
 
     >>> from keras_preact.data import ArraySplit
@@ -93,7 +96,7 @@ class TestBatches(keras.utils.PyDataset):
     def __init__(self, split: Split, batch_size: int) -> None:
         super().__init__()
         self.split = split
-        self.batch_size = batch_size
+        self.batch_size = check_positive("batch_size", batch_size)
         self.fault: InputError | None = None
 
     def __len__(self) -> int:
@@ -207,7 +210,7 @@ def as_labels(labels: Any) -> np.ndarray:
     """Return labels as int32 (n,).
 
     Raises:
-        InputError: they are not integers, one per image.
+        InputError: they are not integers that fit int32, one per image.
 
     >>> as_labels([[3], [1]])
     array([3, 1], dtype=int32)
@@ -219,4 +222,7 @@ def as_labels(labels: Any) -> np.ndarray:
         raise InputError(
             f"labels of shape {array.shape} and dtype {array.dtype} are not class numbers; pass one integer per image"
         )
-    return array.astype(np.int32)
+    converted = array.astype(np.int32)
+    for index in np.flatnonzero(converted != array):
+        raise InputError(f"the label {array[index]} of image {index} does not fit int32; pass class numbers from 0")
+    return converted

@@ -133,7 +133,8 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             first such image stops the training.
 
     Raises:
-        InputError: a folder is missing or empty, training and test classes differ, or `image_size` is less than 8.
+        InputError: a folder is missing or empty, there are no class folders, training and test classes differ, or
+            `image_size` is less than 8.
 
     Example:
 
@@ -153,6 +154,11 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
     if not (root / "train").is_dir() or test_name is None:
         raise InputError(f"{directory} has no train/ or no test/ folder; put the class folders into those two")
     names = _class_folders(root / "train")
+    if not names and not _class_folders(root / test_name):
+        raise InputError(
+            f"train/ and {test_name}/ in {directory} have no class folders; put the images of each class into a folder "
+            "of its own"
+        )
     if differing := sorted(set(names) ^ set(_class_folders(root / test_name))):
         raise InputError(
             f"train/ and {test_name}/ in {directory} differ in the classes {', '.join(differing)}; "

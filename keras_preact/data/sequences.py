@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_preact.data.splits import ARRAYS, Split, check_range
+from keras_preact.data.splits import ARRAYS, Split, check_classes, check_examples, check_range
 from keras_preact.errors import FLOAT32_MAX, InputError, check_choice
 
 BUNDLED = Path(__file__).parent / "bundled"
@@ -97,7 +97,8 @@ class SequenceDataset:
 
     Raises:
         InputError: the task is unknown, the arrays do not have the dtype and shape of the task, training and test
-            sequences differ in shape, a label or token is outside the classes or the vocabulary, or a number is NaN or
+            sequences differ in shape, tokens have no vocabulary, there are fewer than two classes, a class has no
+            training sequences, a label or token is outside the classes or the vocabulary, or a number is NaN or
             infinite.
 
     Example:
@@ -119,6 +120,10 @@ class SequenceDataset:
 
     def __post_init__(self) -> None:
         check_choice("task", self.task, TASKS)
+        if self.task != "forecast" and not self.vocabulary:
+            raise InputError(f"{self.name} has tokens but no vocabulary; pass their words, or their numbers as text")
+        if self.task == "classification":
+            check_classes(self.name, self.class_names)
         for what, split in (("training", self.train), ("test", self.test)):
             for kind, array, layout in zip(("sequences", "targets"), _arrays(split), TASKS[self.task], strict=True):
                 _check_array(f"{what} {kind} of {self.name}", array, self.task, *layout)
@@ -138,6 +143,8 @@ class SequenceDataset:
             raise InputError(
                 f"sequences of {self.name} have the shape {train[0]}, targets {train[1]}; pass a target for each token"
             )
+        if self.task == "classification":
+            check_examples(self.name, self.class_names, self.train.labels, "sequences")
 
     @property
     def classes(self) -> int:
@@ -244,7 +251,8 @@ def bundled_reviews(length: int = 40, vocabulary: int = 8000) -> SequenceDataset
         return SequenceSplit(tokens, np.array([rating > 0 for rating, _ in reviews], np.int32))
 
     classes = ("negative", "positive")
-    return SequenceDataset("reviews", split(train), split(test), "classification", known, classes, source="reviews")
+    source = "reviews" if (length, vocabulary) == (40, 8000) else ARRAYS
+    return SequenceDataset("reviews", split(train), split(test), "classification", known, classes, source=source)
 
 
 @functools.cache
@@ -257,7 +265,8 @@ def bundled_characters(length: int = 128) -> SequenceDataset:
     texts = ["\n".join(text for _, text in split) for split in _ratings_and_texts()]
     known = _vocabulary(texts[0], 100)
     train, test = (_shifted(text, known, length) for text in texts)
-    return SequenceDataset("characters", train, test, "next_token", known, source="characters")
+    source = "characters" if length == 128 else ARRAYS
+    return SequenceDataset("characters", train, test, "next_token", known, source=source)
 
 
 def _shifted(text: str, vocabulary: Sequence[str], length: int) -> SequenceSplit:
@@ -311,7 +320,8 @@ def bundled_weather(length: int = 72, horizon: int = 24) -> SequenceDataset:
     angle = 2 * np.pi * np.arange(len(hours)) / 24
     hours = np.column_stack([hours, np.sin(angle), np.cos(angle)]).astype(np.float32)
     train, test = (_windows(part, length, horizon) for part in (hours[:TRAINING_HOURS], hours[TRAINING_HOURS:]))
-    return SequenceDataset("weather", train, test, "forecast", unit="°C", source="weather")
+    source = "weather" if (length, horizon) == (72, 24) else ARRAYS
+    return SequenceDataset("weather", train, test, "forecast", unit="°C", source=source)
 
 
 def _windows(hours: np.ndarray, length: int, horizon: int) -> SequenceSplit:
@@ -345,7 +355,7 @@ def _bag_of_words(dataset: SequenceDataset) -> dict[str, float]:
     counts = np.ones((classes, words))
     for tokens, label in zip(dataset.train.sequences, dataset.train.labels, strict=True):
         np.add.at(counts[label], tokens[tokens > 0], 1)
-    examples = np.bincount(dataset.train.labels, minlength=classes)
+    examples = np.bincount(dataset.train.labels.astype(np.int64), minlength=classes)
     weights = np.log(counts / counts.sum(1, keepdims=True))
     scores = np.stack([np.where(dataset.test.sequences > 0, w[dataset.test.sequences], 0).sum(1) for w in weights])
     predicted = (scores + np.log(examples / examples.sum())[:, None]).argmax(0)
@@ -358,8 +368,8 @@ def _bag_of_words(dataset: SequenceDataset) -> dict[str, float]:
 def _frequencies(dataset: SequenceDataset) -> dict[str, float]:
     """Predict the most frequent token, or the most frequent successor of the last token."""
     size, test = len(dataset.vocabulary), dataset.test
-    labels = dataset.train.labels.ravel().astype(np.int64)
-    pairs, counts = np.unique(dataset.train.sequences.ravel() * np.int64(size) + labels, return_counts=True)
+    tokens, labels = (array.ravel().astype(np.int64) for array in _arrays(dataset.train))
+    pairs, counts = np.unique(tokens * size + labels, return_counts=True)
     # The most frequent pair of each token comes last, so that its successor stays in the table; of several, the first.
     order = np.lexsort((-pairs, counts))
     followed_by = np.zeros(size, np.int64)
@@ -372,7 +382,7 @@ def _frequencies(dataset: SequenceDataset) -> dict[str, float]:
 
 def _naive_forecasts(dataset: SequenceDataset) -> dict[str, float]:
     """Repeat past values of the first feature, assumed hourly and the only target; no rules for several targets."""
-    past, future = dataset.test.sequences[..., :1], dataset.test.labels
+    past, future = (array.astype(np.float64) for array in (dataset.test.sequences[..., :1], dataset.test.labels))
     if future.shape[-1] != 1:
         return {}
     forecasts = {"last value": past[:, -1:]}

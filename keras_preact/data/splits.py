@@ -46,11 +46,15 @@ class Split(ABC):
         """Update a hashlib object with the data of this split."""
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Return the number of complete batches in an epoch. Raises InputError if there are none."""
+        """Return the number of complete batches in an epoch.
+
+        Raises:
+            InputError: there are none, or `batch_size` is not an integer.
+        """
         if not 1 <= batch_size <= len(self):
             limit = f"{len(self):,}"
             raise InputError(f"a batch of {batch_size} does not fit {limit} training examples; use 1 to {limit}")
-        return len(self) // batch_size
+        return len(self) // check_positive("batch_size", batch_size)
 
     def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Any:
         """Return endless shuffled batches for `model.fit`, starting at a step of the run."""
@@ -246,6 +250,20 @@ def check_range(split: str, kind: str, name: str, numbers: np.ndarray, of: str, 
         )
 
 
+def check_classes(name: str, class_names: Sequence[str]) -> None:
+    """Raise InputError if a data set has fewer than two classes."""
+    if len(class_names) < 2:
+        raise InputError(f"the number of classes of {name} is {len(class_names)}; it must be at least 2")
+
+
+def check_examples(name: str, class_names: Sequence[str], labels: np.ndarray, kind: str) -> None:
+    """Raise InputError if a class has no training examples, which are of a kind such as `"images"`."""
+    for label in np.setdiff1d(np.arange(len(class_names)), labels):
+        raise InputError(
+            f"the class {class_names[label]} of {name} has no training {kind}; add some, or leave out the class"
+        )
+
+
 @dataclass(frozen=True)
 class ImageDataset:
     """Training and test images of the same shape and classes.
@@ -281,8 +299,7 @@ class ImageDataset:
     unit = "%"
 
     def __post_init__(self) -> None:
-        if self.classes < 2:
-            raise InputError(f"the number of classes of {self.name} is {self.classes}; it must be at least 2")
+        check_classes(self.name, self.class_names)
         for what, split in (("training", self.train), ("test", self.test)):
             if len(split) == 0:
                 raise InputError(f"{self.name} has no {what} images; add at least one")
@@ -292,13 +309,8 @@ class ImageDataset:
                 f"training images of {self.name} are {self.train.image_shape}, test images {self.test.image_shape}; "
                 "make their shapes equal"
             )
-        if self.train.is_stream:
-            return
-        for label in np.flatnonzero(np.bincount(self.train.labels, minlength=self.classes) == 0):
-            raise InputError(
-                f"the class {self.class_names[label]} of {self.name} has no training images; add some, or leave out "
-                "the class"
-            )
+        if not self.train.is_stream:
+            check_examples(self.name, self.class_names, self.train.labels, "images")
 
     @property
     def classes(self) -> int:

@@ -31,12 +31,15 @@ from keras_preact.data.splits import (
     check_short_side,
 )
 from keras_preact.errors import InputError, check_installed
+from keras_preact.keras_private import without_tensorflow_seed
 
 IN_MEMORY_BYTES = 2 * 2**30
 """Data sets below this size are read into memory if all images have one size."""
 SHUFFLE_BUFFER = 10_000
 FIRST_EXAMPLES = 64
 """Number of examples read at the start of a stream, to check their labels and for the fingerprint."""
+WITHOUT_TEST_LABELS = ("imagenet", "i_naturalist2017", "i_naturalist2018")
+"""First parts of the names of data sets whose test labels are not published."""
 SCALES = (256 / 224, 480 / 224)
 """Range of a training image's short side relative to the crop: the paper's scale jitter, 256 to 480 for 224."""
 
@@ -194,15 +197,18 @@ def _split_names(builder: Any, name: str) -> tuple[str, str]:
     Raises:
         InputError: the data set has no images with one label each, no training split or no test split.
     """
+    import tensorflow_datasets as tfds
+
     features = builder.info.features
-    if not hasattr(features, "keys") or not {"image", "label"} <= set(features.keys()):
+    found = dict(features.items()) if hasattr(features, "items") else {}
+    kinds = {"image": tfds.features.Image, "label": tfds.features.ClassLabel}
+    if not all(isinstance(found.get(key), kind) for key, kind in kinds.items()):
         raise InputError(f"the data set {name} does not have images with one label each; choose another")
-    found = set(builder.info.splits)
-    # Validation is the test split of ImageNet, whose test labels are not published, and of sets without a test split.
-    test = "validation" if name.startswith("imagenet") or "test" not in found else "test"
-    if not {"train", test} <= found:
+    splits = set(builder.info.splits)
+    test = "validation" if name.startswith(WITHOUT_TEST_LABELS) or "test" not in splits else "test"
+    if not {"train", test} <= splits:
         raise InputError(
-            f"the data set {name} has the splits {', '.join(sorted(found))}, but needs train and test; choose another"
+            f"the data set {name} has the splits {', '.join(sorted(splits))}, but needs train and test; choose another"
         )
     return "train", test
 
@@ -298,7 +304,8 @@ class _Stream(ImageSplit):
         # Files are shuffled too: a shuffle buffer alone never mixes examples that are far apart.
         # The buffer holds encoded images: as many decoded ones would not fit into memory.
         seed = epoch_seed(seed, epoch)
-        data = self._encoded(seed).shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
+        with without_tensorflow_seed():  # a resumed run may have another global seed, on which shuffling depends
+            data = self._encoded(seed).shuffle(SHUFFLE_BUFFER, seed=seed, reshuffle_each_iteration=False)
         data = data.enumerate().skip(skipped * batch_size)
         data = data.map(lambda i, example: self._train_image(example, seed, i), tf.data.AUTOTUNE)
         return data.batch(batch_size, drop_remainder=True).prefetch(tf.data.AUTOTUNE)

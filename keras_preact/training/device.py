@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_choice
-from keras_preact.keras_private import own_random_state
+from keras_preact.keras_private import own_random_state, without_tensorflow_seed
 
 XLA_DETERMINISM = "--xla_gpu_deterministic_ops=true"
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
@@ -136,11 +136,7 @@ def seeded(seed: int) -> Iterator[None]:
         stack.callback(random.setstate, random.getstate())
         stack.callback(np.random.set_state, np.random.get_state())
         stack.enter_context(own_random_state())
-        with suppress(ImportError):  # TensorFlow has no public API for this; Keras seeds it on every backend
-            from tensorflow.python.eager.context import context
-
-            state = vars(context())
-            stack.callback(state.update, {key: state[key] for key in ("_seed", "_rng") if key in state})
+        stack.enter_context(without_tensorflow_seed())
         if keras.backend.backend() == "torch":
             import torch
 

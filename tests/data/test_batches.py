@@ -80,6 +80,21 @@ def test_a_batch_that_does_not_fit_is_refused(batch_size):
         TrainBatches(SPLIT, batch_size)
 
 
+@pytest.mark.parametrize("batch_size", [0, -1, 2.0, True])
+def test_a_batch_has_a_whole_number_of_examples(batch_size):
+    with pytest.raises(InputError, match=r"batch_size is .*; it must be an integer of at least 1"):
+        TestBatches(SPLIT, batch_size)
+    if batch_size > 0:
+        with pytest.raises(InputError, match=r"batch_size is .*; it must be an integer of at least 1"):
+            TrainBatches(SPLIT, batch_size)
+
+
+@pytest.mark.parametrize("label", [2**32 + 1, 2**31, -(2**31) - 1])
+def test_labels_that_do_not_fit_int32_are_refused(label):
+    with pytest.raises(InputError, match=f"the label {label} of image 1 does not fit int32; pass class numbers from 0"):
+        as_labels([2, label])
+
+
 @pytest.mark.parametrize("labels", [[0.5, 1.0], [[0, 1], [1, 0]], 3])
 def test_labels_that_are_not_class_numbers_are_refused(labels):
     with pytest.raises(InputError, match="are not class numbers; pass one integer per image"):

@@ -188,6 +188,14 @@ def test_images_are_read_in_a_forked_process_too(folder):
     assert status == 0
 
 
+def test_images_without_class_folders_are_refused(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split).mkdir()
+        Image.new("RGB", (20, 30)).save(tmp_path / split / "1.png")
+    with pytest.raises(InputError, match=r"train/ and test/ in .* have no class folders; put the images of each class"):
+        from_folder(tmp_path)
+
+
 def test_bad_folders_are_refused(folder, tmp_path):
     with pytest.raises(InputError, match="there is no folder"):
         from_folder(tmp_path / "nothing")

@@ -13,6 +13,7 @@ from keras_preact.data import (
     bundled_weather,
     load_dataset,
 )
+from keras_preact.data.sequences import SEQUENCES
 
 
 def dataset(train, test, task, **options):
@@ -65,6 +66,11 @@ def test_forecast_baselines_by_hand():
     assert rules["mean of the last day"] == pytest.approx(np.mean(hours[48:54] - hours[24:48].mean()))
 
 
+def test_forecast_baselines_of_unsigned_numbers():
+    past, future = np.full((4, 3, 1), 5, "uint8"), np.full((4, 2, 1), 3, "uint8")
+    assert baselines(dataset((past, future), (past, future), "forecast")) == {"last value": 2.0}
+
+
 def test_baselines_without_enough_data_are_left_out():
     past, future = np.zeros((3, 12, 2), "float32"), np.ones((3, 30, 1), "float32")
     short = dataset((past, future), (past, future), "forecast")
@@ -73,17 +79,19 @@ def test_baselines_without_enough_data_are_left_out():
     assert baselines(dataset((past, two), (past, two), "forecast")) == {}
 
 
-def test_next_token_baselines_by_hand():
-    train = (np.array([[1, 2], [1, 2]], "int32"), np.array([[2, 1], [2, 2]], "int32"))
-    test = (np.array([[1, 2]], "int32"), np.array([[2, 1]], "int32"))
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint64"])
+def test_next_token_baselines_by_hand(dtype):
+    train = (np.array([[1, 2], [1, 2]], dtype), np.array([[2, 1], [2, 2]], dtype))
+    test = (np.array([[1, 2]], dtype), np.array([[2, 1]], dtype))
     rules = baselines(dataset(train, test, "next_token", vocabulary=("", "a", "b")))
     assert rules == {"the most frequent token": 50.0, "what most often follows the last token": 0.0}
 
 
-def test_a_bag_of_words_ignores_order():
+@pytest.mark.parametrize("dtype", ["int32", "uint64"])
+def test_a_bag_of_words_ignores_order(dtype):
     rng = np.random.default_rng(0)
-    x = rng.integers(1, 10, size=(200, 6)).astype("int32")
-    word, order = (x == 3).any(1).astype("int32"), (x[:, 0] < x[:, 1]).astype("int32")
+    x = rng.integers(1, 10, size=(200, 6)).astype(dtype)
+    word, order = (x == 3).any(1).astype(dtype), (x[:, 0] < x[:, 1]).astype(dtype)
     errors = [
         baselines(dataset((x, y), (x, y), "classification", vocabulary=tuple("abcdefghij"), class_names=("n", "y")))
         for y in (word, order)
@@ -96,6 +104,22 @@ def test_loading_by_name_is_deterministic(name):
     data = load_dataset(name)
     assert data.name == name
     assert data.fingerprint() == load_dataset(name).fingerprint()
+
+
+def test_only_data_of_the_default_sizes_can_be_loaded_by_name():
+    others = [
+        bundled_reviews(length=20),
+        bundled_reviews(vocabulary=100),
+        bundled_characters(256),
+        bundled_weather(length=48),
+        bundled_weather(horizon=12),
+    ]
+    assert [(data.name, data.source) for data in others] == [
+        *[("reviews", "arrays")] * 2,
+        ("characters", "arrays"),
+        *[("weather", "arrays")] * 2,
+    ]
+    assert [load_dataset(name).source for name in SEQUENCES] == list(SEQUENCES)
 
 
 def test_bad_input():
@@ -113,6 +137,14 @@ def test_bad_input():
         dataset((fine[0], bad[1]), fine, "classification", vocabulary=words, class_names=names)
     with pytest.raises(InputError, match="a test target of made up is 3"):
         dataset((fine[0], fine[0]), (fine[0], bad[0]), "next_token", vocabulary=words)
+    with pytest.raises(InputError, match="made up has tokens but no vocabulary; pass their words"):
+        dataset(fine, fine, "classification", class_names=names)
+    with pytest.raises(InputError, match="made up has tokens but no vocabulary; pass their words"):
+        dataset((fine[0], fine[0]), (fine[0], fine[0]), "next_token")
+    with pytest.raises(InputError, match="the number of classes of made up is 1; it must be at least 2"):
+        dataset(fine, fine, "classification", vocabulary=words, class_names=names[:1])
+    with pytest.raises(InputError, match="the class no of made up has no training sequences; add some, or leave out"):
+        dataset(fine, fine, "classification", vocabulary=words, class_names=names)
 
 
 def pair(task, length=6, horizon=2):

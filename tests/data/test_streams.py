@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import types
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ tf = pytest.importorskip("tensorflow")
 from keras_preact import InputError
 from keras_preact.data import from_tfds, load_dataset
 from keras_preact.data.batches import TrainBatches
-from keras_preact.data.streams import FIRST_EXAMPLES, _Stream
+from keras_preact.data.streams import FIRST_EXAMPLES, _split_names, _Stream, epoch_seed
+from keras_preact.keras_private import without_tensorflow_seed
 
 WHOLE_CIFAR10 = os.environ.get("KERAS_PREACT_CIFAR10", "data")
 
@@ -80,6 +82,17 @@ def test_other_sizes_are_a_stream_that_can_be_resumed(other_sizes):
     assert epochs == [[0] * 6 + [1] * 6] * 2
     assert not np.array_equal(whole[0][0], whole[3][0])
     assert not np.array_equal(whole[0][0], batches_of(data.train, 0, 1, seed=1)[0][0])
+
+
+def test_the_order_of_a_stream_does_not_depend_on_the_global_seed(tmp_path):
+    write_set("small_sorted", tmp_path, (None, None, 3), size=lambda k: (20, 24), label=lambda k: k // 6)
+    train = from_tfds("small_sorted", tmp_path, image_size=16).train
+    with without_tensorflow_seed():
+        order = tf.data.Dataset.range(12).shuffle(10_000, seed=epoch_seed(0, 0), reshuffle_each_iteration=False)
+        on_record = [int(k) // 6 for k in order.as_numpy_iterator()]
+        for seed in (None, 1, 2):
+            tf.random.set_seed(seed)
+            assert [label for _, labels in batches_of(train, 0, 3) for label in labels] == on_record
 
 
 def test_a_stream_shuffles_the_files_in_each_epoch(tmp_path, monkeypatch):
@@ -160,6 +173,25 @@ def test_a_stream_without_labels_is_refused(tmp_path):
     write_set("small_secret", tmp_path, (None, None, 3), size=lambda k: (20, 24), label=lambda k: -1)
     with pytest.raises(InputError, match="label of small_secret is -1"):
         from_tfds("small_secret", tmp_path, image_size=16)
+
+
+@pytest.mark.parametrize("name", ["imagenet2012", "i_naturalist2017", "i_naturalist2018"])
+def test_the_test_split_has_published_labels(name):
+    image, label = tfds.features.Image(), tfds.features.ClassLabel(num_classes=2)
+    info = types.SimpleNamespace(
+        features=tfds.features.FeaturesDict({"image": image, "label": label}), splits=["train", "validation", "test"]
+    )
+    builder = types.SimpleNamespace(info=info)
+    assert _split_names(builder, name) == ("train", "validation")
+    assert _split_names(builder, "photos") == ("train", "test")
+
+
+@pytest.mark.parametrize("label", [np.int64, tfds.features.Sequence(tfds.features.ClassLabel(num_classes=2))])
+def test_labels_other_than_one_class_are_refused(label):
+    features = tfds.features.FeaturesDict({"image": tfds.features.Image(), "label": label})
+    builder = types.SimpleNamespace(info=types.SimpleNamespace(features=features, splits=["train", "test"]))
+    with pytest.raises(InputError, match="the data set photos does not have images with one label each"):
+        _split_names(builder, "photos")
 
 
 def test_pixels_of_more_than_8_bits_are_refused(tmp_path):
