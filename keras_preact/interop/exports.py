@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed, first_line, shown
+from keras_preact.keras_private import layers_inside
 from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.models.folding import fold
 
@@ -116,8 +117,8 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     Raises:
         InputError: an unknown suffix, a dtype that the format does not support, an existing path, a missing package or
             another backend, a subclassed model, a Sequential model without an input shape, a model with several inputs
-            or outputs, a model that cannot be copied in float32, a failed export, or a difference above 1e-4 (int8:
-            0.2). No new file remains.
+            or outputs, a model that cannot be copied in float32, one that fails on random inputs, a failed export, or
+            a difference above 1e-4 (int8: 0.2). No new file remains.
 
     Example:
 
@@ -138,6 +139,12 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     images = _images(model)
     try:
         expected = keras.ops.convert_to_numpy(model(images, training=False))
+    except Exception as error:
+        raise InputError(
+            f"{model.name} fails on random inputs of shape {images.shape} ({first_line(error)}); correct it, or give "
+            "its input a fixed shape"
+        ) from None
+    try:
         program = _for_inference(model)
         program(images)  # Keras exports no model that was never called
         with warnings.catch_warnings():
@@ -271,7 +278,7 @@ def _images(model: keras.Model) -> np.ndarray:
     dtype = model.inputs[0].dtype
     random = np.random.default_rng(0)
     if "int" in dtype:
-        sizes = [layer.input_dim for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
+        sizes = [layer.input_dim for layer in layers_inside(model) if isinstance(layer, keras.layers.Embedding)]
         return random.integers(0, min(sizes, default=256), (2, *shape)).astype(dtype)
     return random.normal(size=(2, *shape)).astype(dtype)
 

@@ -153,6 +153,17 @@ def test_both_files_of_openvino_are_checked_and_removed(tmp_path, monkeypatch):
 def test_networks_of_few_tokens_are_asked_about_those_alone(tmp_path):
     model = transformer(Tokens(20, 12), Classification(3), depth=1, dim=8, heads=2)
     assert export_model(model, tmp_path / "network") < 1e-4
+    inputs = keras.Input((12,), dtype="int32")
+    assert export_model(keras.Model(inputs, model(inputs)), tmp_path / "nested") < 1e-4
+
+
+def test_a_network_that_fails_in_keras_too_is_not_blamed_on_the_format(tmp_path):
+    inputs = keras.Input((None,), dtype="int32")
+    model = keras.Model(inputs, keras.ops.reshape(inputs, (-1, 12)))
+    with pytest.raises(
+        InputError, match=r"fails on random inputs of shape \(2, 64\) .*; correct it, or give its input"
+    ):
+        export_model(model, tmp_path / "network")
 
 
 @pytest.mark.sampled(1)
