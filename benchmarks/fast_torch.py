@@ -103,8 +103,10 @@ class Run:
         """Train to the end; return the test error (%) after each epoch, as the runs of this package measure it."""
         steps_per_epoch = self.dataset.train.steps_per_epoch(self.recipe.batch_size)
         epochs, errors = self.recipe.epochs(steps_per_epoch), []
+        images, scale = self.dataset, 1.0
         for epoch in range(epochs):
-            images = self.dataset.at_scale(self.recipe.image_scale(epoch, epochs))
+            if (new_scale := self.recipe.image_scale(epoch, epochs)) != scale:
+                images, scale = self.dataset.at_scale(new_scale), new_scale
             first = epoch * steps_per_epoch
             last = min(first + steps_per_epoch, self.recipe.steps)
             batches = TrainBatches(images.train, self.recipe.batch_size, self.seed)

@@ -358,7 +358,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     from keras_preact.plots import look
 
     names = {depth: f"start {depth}" for depth in DEPTHS if f"start {depth}" in results["comparisons"]}
-    if not names:
+    if len(names) < 2:  # no line
         return
     entries = {depth: results["comparisons"][name]["values"] for depth, name in names.items()}
     subjects = list(dict.fromkeys(subject for values in entries.values() for subject in values))

@@ -53,7 +53,8 @@ def main():
         network.compile(
             keras.optimizers.SGD(0.05, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         )
-        history = network.fit(images[: 64 * steps], labels[: 64 * steps], batch_size=64, verbose=0)
+        rows = np.arange(64 * steps) % len(images)  # after 62 steps, the images come again
+        history = network.fit(images[rows], labels[rows], batch_size=64, verbose=0)
         print(
             f"{name:20} units with a clear identity path: {clear:2} of {len(units)}; "
             f"variance from {variances[0]:.1f} to {variances[-1]:.1f}; "

@@ -291,12 +291,37 @@ def test_a_run_in_pytorch_follows_the_recipe_and_learns():
     assert decayed["lr"] == others["lr"] == run.rates[-1] and max(run.rates) == pytest.approx(0.4, rel=0.05)
 
 
+def test_a_run_in_pytorch_reduces_its_images_once_per_size(monkeypatch):
+    pytest.importorskip("torch")
+    data = load_dataset("bundled")
+    recipe = dataclasses.replace(get_recipe("fast"), batch_size=1000).with_steps(40)
+    sizes = []
+
+    def at_scale(dataset, scale):
+        sizes.append(scale)
+        return dataset
+
+    monkeypatch.setattr(type(data), "at_scale", at_scale)
+    monkeypatch.setattr(fast_torch.Run, "_train", lambda run, images, labels, rate: None)
+    monkeypatch.setattr(fast_torch.Run, "_test_error", lambda run, images: 90.0)
+    assert len(fast_torch.Run(recipe, data, seed=0, compiles=False).test_errors()) == 10
+    assert sizes == [0.5, 0.75, 1.0]
+
+
 def test_the_page_of_the_recipe_in_pytorch_shows_what_was_measured():
     runs = {str(k): {"test_error": 9.0 + k, "cpu_seconds": 600 * (k + 1), "seconds": 300} for k in range(3)}
     here = {"hardware": HARDWARE, "versions": {"torch": "2"}}
     page = fast_torch.report({"environment": here, "runs": runs})
     assert "10.00 ± 1.00 % (n = 3). Median cost: 20.0 core-minutes." in page
     assert page.splitlines()[-1] == "| 2 | 11.00 | 30.0 | 5.0 |"
+
+
+def test_a_single_depth_is_not_drawn(tmp_path):
+    values = {"rolled": {key: [1.0, 2.0] for key in ("first_step", "step", "peak_gib")}}
+    for depths in ((20,), (20, 1001)):
+        results = {"comparisons": {f"start {depth}": {"values": values} for depth in depths}}
+        report.draw(results, tmp_path / "depth.png")
+        assert (tmp_path / "depth.png").exists() == (len(depths) > 1)
 
 
 def test_the_guide_to_depth_quotes_the_first_step_on_record():

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import keras
@@ -15,6 +16,7 @@ from PIL import Image
 
 from keras_preact.course import validate
 from keras_preact.data import load_dataset
+from keras_preact.models import cifar_resnet
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -89,6 +91,22 @@ def test_custom_units_are_analyzed_and_trained():
         "norm at the end": 27,
     }
     assert all(float(match[2]) < 4 for match in found.values())
+
+
+@pytest.mark.parametrize("steps", [3, 70])
+def test_custom_units_train_as_many_steps_as_they_print(steps, monkeypatch, capsys):
+    example, trained = load("custom_unit"), []
+
+    def fit(network, images, labels, batch_size, verbose):
+        trained.append(-(-len(images) // batch_size))
+        return types.SimpleNamespace(history={"loss": [0.0]})
+
+    monkeypatch.setattr(example, "NETWORKS", {"small": {}})
+    monkeypatch.setattr(example, "cifar_resnet", lambda depth, **options: cifar_resnet(8, **options))
+    monkeypatch.setattr(keras.Model, "fit", fit)
+    monkeypatch.setattr(sys, "argv", ["custom_unit.py", "--steps", str(steps)])
+    example.main()
+    assert trained == [steps] and f"mean loss of {steps} steps" in capsys.readouterr().out
 
 
 @pytest.mark.thorough

@@ -84,7 +84,7 @@ def check(number: str, answer: Any) -> None:
         answer: a number, a list, a function or a network, as the exercise asks.
 
     Raises:
-        InputError: the exercise does not exist.
+        InputError: the exercise does not exist, or its number is not text.
 
     Example:
 
@@ -93,6 +93,8 @@ def check(number: str, answer: Any) -> None:
     >>> check("00.2", ...)
     00.2 open: replace the dots with your answer.
     """
+    if not isinstance(number, str):
+        raise InputError(f'the number of an exercise is text such as "02.3", not {number!r}; put it in quotes')
     module = NOTEBOOKS[check_choice("notebook", number.partition(".")[0], NOTEBOOKS)]
     importlib.import_module(f"keras_preact.course.{module}")
     print(number, EXERCISES[check_choice("exercise", number, EXERCISES)].verdict(answer))

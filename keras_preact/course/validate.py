@@ -5,6 +5,8 @@
 Runs every cell in a fresh kernel and compares its output with the stored one. The exit status is pytest's: 0 if all
 cells agree, 1 if one differs, 5 if there are no notebooks. Install nbval with `pip install "keras_preact[all]"`; with
 pytest-xdist, `--jobs` runs several notebooks at once.
+
+The kernels use TensorFlow on the CPU, unless `KERAS_BACKEND` or `CUDA_VISIBLE_DEVICES` is set to something else.
 """
 
 from __future__ import annotations
@@ -20,13 +22,14 @@ from keras_preact.errors import is_installed
 
 SETTINGS = Path(__file__).with_name("nbval.cfg")
 """What nbval replaces in outputs before it compares them."""
-ENVIRONMENT = {
+DEFAULTS = {
     "CUDA_VISIBLE_DEVICES": "",  # the stored outputs are those of the CPU
     "KERAS_BACKEND": "tensorflow",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     # By default, TensorFlow turns oneDNN off on processors without AVX-512, although it is faster there too.
     "TF_ENABLE_ONEDNN_OPTS": "1",
 }
+"""Environment variables of the kernels; those that are set already stay as they are."""
 
 
 def command(paths: Sequence[str], jobs: int = 1, timeout: int = 300) -> list[str]:
@@ -66,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error(f"{path} does not exist; name notebooks, or folders of notebooks")
     ignored = [f"--ignore={folder}" for folder in options.ignore]
     run = [*command(options.paths, options.jobs, options.timeout), *ignored]
-    return subprocess.run(run, env=ENVIRONMENT | dict(os.environ), check=False).returncode
+    return subprocess.run(run, env=DEFAULTS | dict(os.environ), check=False).returncode
 
 
 if __name__ == "__main__":

@@ -76,6 +76,8 @@ def test_an_unknown_exercise():
         check("99.1", 0)
     with pytest.raises(InputError, match=r"unknown exercise '00\.9'"):
         check("00.9", 0)
+    with pytest.raises(InputError, match=r'is text such as "02.3", not 0.2; put it in quotes'):
+        check(00.2, 0)
 
 
 def cells(path, kind):
