@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import keras
@@ -149,6 +149,11 @@ def attach_mask(x: Any, mask: Any) -> None:
         set_keras_mask(x, mask)
 
 
+def stored_dtype(variable: keras.Variable) -> str:
+    """Return the dtype of a variable's value. In a layer's call, `dtype` is that to which the layer casts it."""
+    return str(variable._dtype)
+
+
 def initializer_of(variable: keras.Variable) -> Any:
     """Return the initializer of a variable that was created in a stateless scope."""
     return variable._initializer
@@ -251,6 +256,12 @@ def names_its_inputs(graph: keras.Model) -> bool:
     return isinstance(graph._inputs_struct, dict)
 
 
+def forget_losses(layer: keras.layers.Layer, losses: Sequence[Any]) -> None:
+    """Remove losses from those that a layer has added. Keras knows them by `id`, which a later tensor may have."""
+    for part in [layer, *layers_inside(layer)]:
+        part._loss_ids.difference_update(map(id, losses))
+
+
 def run_through(graph: keras.Model, inputs: Any, operation: Callable[[Any], Callable[..., Any]]) -> Any:
     """Return the outputs of a functional model with `operation(layer)` called in place of each layer.
 
@@ -269,11 +280,17 @@ def compile_arguments(model: keras.Model) -> dict[str, Any]:
     return dict(model._compile_config.config)
 
 
+def decay_exclusions(optimizer: keras.optimizers.Optimizer) -> list[str]:
+    """Return the names that an optimizer excludes from weight decay, as one regular expression or none."""
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    return [pattern.pattern] if pattern else []
+
+
 def exclude_like(copy: keras.optimizers.Optimizer, optimizer: keras.optimizers.Optimizer) -> None:
     """Exclude the same names from weight decay as another optimizer; its configuration does not contain them."""
     new, old = (getattr(each, "inner_optimizer", each) for each in (copy, optimizer))
-    if pattern := getattr(old, "_exclude_from_weight_decay_pattern", None):
-        new.exclude_from_weight_decay(var_names=[pattern.pattern])
+    if names := getattr(old, "excluded_names", None) or decay_exclusions(old):
+        new.exclude_from_weight_decay(var_names=names)
 
 
 # ---- names and files ----------------------------------------------------------------------------------------------

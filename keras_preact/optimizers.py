@@ -19,7 +19,7 @@ from keras_preact.errors import (
     check_positive,
     check_rate,
 )
-from keras_preact.keras_private import is_decayed, variable_index
+from keras_preact.keras_private import decay_exclusions, is_decayed, variable_index
 
 DECAYS = ("all", "kernels")
 
@@ -127,6 +127,7 @@ class KernelAdamW(keras.optimizers.AdamW):
     def build(self, variables: Any) -> None:
         if self.built:
             return
+        self.excluded_names = decay_exclusions(self)  # the next call replaces them
         excluded = [variable for variable in variables if not (_decays(variable) and is_decayed(self, variable))]
         self.exclude_from_weight_decay(var_list=excluded)
         super().build(variables)

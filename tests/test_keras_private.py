@@ -287,6 +287,33 @@ def test_an_optimizer_knows_its_variables_and_which_of_them_decay():
     optimizer.build([first, second])
     assert [keras_private.variable_index(optimizer, variable) for variable in (first, second)] == [0, 1]
     assert [keras_private.is_decayed(optimizer, variable) for variable in (first, second)] == [True, False]
+    assert keras_private.decay_exclusions(optimizer) == []
+    named = keras.optimizers.SGD(weight_decay=0.1)
+    named.exclude_from_weight_decay(var_names=["a", "b"])
+    (pattern,) = keras_private.decay_exclusions(named)
+    assert set(pattern.split("|")) == {"a", "b"}
+
+
+def test_the_dtype_of_a_variable_is_that_of_its_value():
+    class Reads(keras.layers.Layer):
+        def build(self, input_shape):
+            self.weight = self.add_weight(shape=())
+
+        def call(self, x):
+            assert (self.weight.dtype, keras_private.stored_dtype(self.weight)) == ("bfloat16", "float32")
+            return x
+
+    Reads(dtype="mixed_bfloat16")(np.ones(1))
+
+
+def test_a_loss_that_is_forgotten_is_no_longer_the_layers():
+    with keras.StatelessScope(collect_losses=True) as scope:
+        outer, inner = keras.layers.Layer(), keras.layers.Layer()
+        outer.inner = inner
+        inner.add_loss(keras.ops.ones(()))
+        assert len(outer.losses) == 1
+        keras_private.forget_losses(outer, scope.losses)
+        assert outer.losses == []
 
 
 def own_names(tree):

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.keras_private import attach_mask, calling, layers_inside, trace
+from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, trace
 from keras_preact.layers.composite import build_inner
 from keras_preact.layers.variables import state_indices
 
@@ -67,6 +67,8 @@ class PureUnits:
             self.assigned = [i for i, (a, b) in enumerate(zip(now, values, strict=True)) if a is not b]
             self.has_losses = bool(scope.losses)
             loss = sum((ops.sum(ops.cast(loss, "float32")) for loss in scope.losses), ops.zeros((), "float32"))
+            for unit in self.units:
+                forget_losses(unit, scope.losses)
             # Without `stop_gradient`, the backward pass of a loop computes zero gradients of the updates.
             updates = [ops.stop_gradient(scope.get_current_value(variable)) for variable in self.state]
             return x, updates, loss

@@ -9,7 +9,14 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import initializer_of, is_autocast, layers_inside, own_state, own_trainable
+from keras_preact.keras_private import (
+    initializer_of,
+    is_autocast,
+    layers_inside,
+    own_state,
+    own_trainable,
+    stored_dtype,
+)
 from keras_preact.layers.functional import assigned_in_call, build_unit
 from keras_preact.layers.initial_values import constant_values, different_seeds, stacked_draws
 from keras_preact.layers.variables import named_variables, state_indices
@@ -18,8 +25,9 @@ from keras_preact.layers.variables import named_variables, state_indices
 class LoopUnit:
     """The one unit that a rolled stack runs in its loop, with the values of each unit's variables in turn.
 
-    The unit's own variables have no values and are never used. The stack lists the unit among its layers, so that it
-    can be frozen, and overrides `variables` and `weights`, so that Keras finds the stacked variables instead.
+    The unit's own variables keep their initial values, which are never used. The stack lists the unit among its layers,
+    so that it can be frozen, and overrides `variables` and `weights`, so that Keras finds the stacked variables
+    instead.
     """
 
     def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any, compute_dtype: str) -> None:
@@ -50,7 +58,7 @@ class LoopUnit:
         layers = [self.unit, *layers_inside(self.unit)]
         owners = {id(v): layer.compute_dtype for layer in layers for v in (*own_trainable(layer), *own_state(layer))}
         self.autocast = [
-            is_autocast(v) and "float" in v.dtype and owners.get(id(v)) == compute_dtype for v in self.variables
+            is_autocast(v) and "float" in stored_dtype(v) and owners.get(id(v)) == compute_dtype for v in self.variables
         ]
         """For each variable, whether its layer casts it to `compute_dtype`; those of normalization stay."""
         self._assigned: dict[tuple[bool, ...], list[int]] = {}

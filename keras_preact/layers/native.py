@@ -59,7 +59,12 @@ def _fused_batch_norm_torch(
 
 
 def eagerly(function: Callable[[], Any]) -> Any:
-    """Return the result of a function as a value, even while JAX traces a program."""
+    """Return the result of a function as a value, even while TensorFlow or JAX traces a program."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.init_scope():
+            return function()
     if keras.backend.backend() != "jax":
         return function()
     import jax

@@ -16,6 +16,7 @@ from keras_preact.layers.convolutions import (
     Conv2D,
     check_kernel_initializer,
     keras_initializer,
+    refuse_seed,
     subsampled_shape,
 )
 from keras_preact.layers.placements import Placement
@@ -107,8 +108,9 @@ class ConvShortcut(_ConvolutionalShortcut):
 class HighwayGating(_ConvolutionalShortcut):
     """y = h + g (F − h) with g = σ(T(x) + b) and a T as large as F (flukeskywalker/highway-resnet-comparison).
 
-    T is two 3×3 convolutions, each followed by a normalization, with a ReLU between them. h is x, or a projection of
-    x if the unit changes the shape; the gate always reads x. The repository disputes the gating rows of Table 1
+    T is two 3×3 convolutions with a ReLU between them, each followed by `normalize`: by default nothing, in units
+    whose F ends in a normalization the same as there. h is x, or a projection of x if the unit changes the shape; the
+    gate always reads x. The repository disputes the gating rows of Table 1
     (`paper.REPRODUCTIONS`) with this gate and nothing after the addition. The paper's gate, `ExclusiveGating`, is one
     1×1 convolution.
 
@@ -126,6 +128,7 @@ class HighwayGating(_ConvolutionalShortcut):
     """
 
     def __init__(self, gate_bias: float = -6.0, **kwargs: Any) -> None:
+        refuse_seed(kwargs.get("kernel_initializer"))
         super().__init__(**kwargs)
         self.gate_bias = check_number("gate_bias", gate_bias)
 

@@ -58,7 +58,15 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
         config = shortcut.get_config()
         _check_complete(shortcut, config)
         config = {key: value for key, value in config.items() if key != "name"}
-        return type(shortcut).from_config({**config, **overrides})
+        try:
+            return type(shortcut).from_config({**config, **overrides})
+        except TypeError as error:
+            if isinstance(error.__context__, InputError):  # Keras has wrapped it
+                raise error.__context__ from None
+            raise InputError(
+                f"{type(shortcut).__name__} cannot be copied from its configuration; let its constructor accept "
+                "**kwargs and pass them to super().__init__"
+            ) from None
     name, arguments = _parse(str(shortcut))
     known = _argument_names(SHORTCUTS[name])
     try:

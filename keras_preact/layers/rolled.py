@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import direct_layers, layers_inside
+from keras_preact.keras_private import direct_layers, layers_inside, stored_dtype
 from keras_preact.layers.functional import Masks, PureUnits, build_unit
 from keras_preact.layers.loop_unit import LoopUnit
 from keras_preact.layers.scan import run_units
@@ -49,7 +49,7 @@ class RolledUnits:
                 stack.add_weight(
                     shape=(stack.repeats, *variable.shape),
                     initializer=loop.stacked_initializer(index, stack.repeats, varied.get(name)),
-                    dtype=variable.dtype,
+                    dtype=stored_dtype(variable),
                     trainable=index not in loop.state,
                     aggregation=variable.aggregation,
                     autocast=False,  # `call` casts, as the unit would

@@ -52,7 +52,9 @@ class UnitStack(CompositeLayer):
     Input and output: those of the unit, in the compute dtype. A Keras mask of sequences reaches every unit that
     accepts one.
 
-    Each unit has its own state (moving statistics, random seeds). Dropout draws separately in each unit.
+    Each unit has its own state (moving statistics, random seeds). Dropout draws separately in each unit. An initializer
+    with a seed gives all units the same values. Unlike that of other layers, `weights` of a rolled stack contains the
+    states of its random generators.
     Optimizers that treat a variable as a whole (gradient clipping by variable, LARS, Muon) see a rolled stack as one
     variable; with SGD with momentum, Adam and clipping by global norm it makes no difference.
 
@@ -121,10 +123,12 @@ class UnitStack(CompositeLayer):
         self._form.build(input_shape)
         unit = self.own_unit(0)
         # Not `compute_output_shape`, which a layer need not define.
-        output_shape = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype)).shape
-        if tuple(output_shape) != tuple(input_shape):
+        output = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
+        if not isinstance(output, keras.KerasTensor):
+            raise InputError(f"{unit.name} has several outputs; a unit of a stack has one")
+        if tuple(output.shape) != tuple(input_shape):
             raise InputError(
-                f"the units of a stack must keep the shape: {tuple(input_shape)} became {tuple(output_shape)}; put "
+                f"the units of a stack must keep the shape: {tuple(input_shape)} became {tuple(output.shape)}; put "
                 "the unit that changes it before the stack"
             )
         super().build(input_shape)
@@ -155,10 +159,10 @@ class UnitStack(CompositeLayer):
             InputError: there is no unit k, or the stack is not built.
         """
         variables = self.unit_variables(k).items()
-        return {name: ops.copy(variable) if i is None else variable[i] for name, (variable, i) in variables}
+        return {name: ops.copy(variable if i is None else variable[i]) for name, (variable, i) in variables}
 
     def set_unit_weights(self, k: int, weights: Mapping[str, Any]) -> None:
-        """Set variables of unit k, by their names in `unit_weights`; the others do not change.
+        """Set variables of unit k, by their names in `unit_weights`; after an error, none has changed.
 
         Raises:
             InputError: there is no unit k, an unknown variable, or a value of a different shape.
@@ -169,6 +173,8 @@ class UnitStack(CompositeLayer):
             shape = tuple(variable.shape)[index is not None :]
             if tuple(np.shape(value)) != shape:
                 raise InputError(f"the value of {name} has shape {tuple(np.shape(value))}; use shape {shape}")
+        for name, value in weights.items():
+            variable, index = variables[name]
             if index is not None:
                 stacked = np.array(ops.convert_to_numpy(variable))
                 stacked[index] = ops.convert_to_numpy(value)
@@ -320,6 +326,11 @@ def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repe
             raise InputError(f"vary has {len(values)} values of {name} for {repeats} units; use one per unit")
         if name not in unit.get_config():
             raise InputError(f"vary names {name}, which is not an argument of {type(unit).__name__}; leave it out")
+        if name == "drop_path" and unit.get_config().get("frozen") and not all(values):
+            raise InputError(
+                "a unit with frozen inner layers cannot vary to drop_path=0, which leaves out a layer; build the stack "
+                "first, and freeze the layers of its units"
+            )
         if rolled and name not in variable_arguments(unit):
             known = ", ".join(variable_arguments(unit)) or "none"
             raise InputError(

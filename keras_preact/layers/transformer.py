@@ -130,8 +130,8 @@ class Sublayer(ResidualLayer):
             return self.terms(x, mask)[-1]
 
     def multiply_adds(self, input_shape: Any) -> int:
-        """Return the multiply-adds of F on one sequence of `input_shape`."""
-        return sequence_multiply_adds(self.branch, input_shape)
+        """Return the multiply-adds of F and of the shortcut on one sequence of `input_shape`."""
+        return sequence_multiply_adds(self.branch, input_shape) + self.shortcut.multiply_adds(input_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

@@ -135,7 +135,7 @@ def _folded(convolution: keras.layers.Layer, norm: keras.layers.BatchNormalizati
 
 def _with_bias(layer: keras.layers.Layer) -> keras.layers.Layer:
     """Return a 2D convolution with a bias, 0 if it had none: TensorFlow fuses only biased ones with the addition."""
-    if not isinstance(layer, layers.Conv2D) or layer.use_bias:
+    if not isinstance(layer, layers.Conv2D) or len(layer.weights) > 1:  # it has a bias, or adapters (LoRA)
         return layer
     return _remade(layer, [*layer.get_weights(), np.zeros(layer.filters)], use_bias=True)
 

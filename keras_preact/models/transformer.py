@@ -229,15 +229,26 @@ class MeanOfSteps(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class LastStep(keras.layers.Layer):
-    """The last step of a sequence: (batch, steps, width) → (batch, width).
+    """The last step of a sequence that is not padding: (batch, steps, width) → (batch, width).
 
     >>> import numpy as np
-    >>> keras.ops.convert_to_numpy(LastStep()(np.arange(6.0).reshape(1, 3, 2))).tolist()
-    [[4.0, 5.0]]
+    >>> x, mask = np.arange(6.0).reshape(1, 3, 2), np.array([[True, True, False]])
+    >>> [keras.ops.convert_to_numpy(LastStep()(x, mask=each)).tolist() for each in (None, mask)]
+    [[[4.0, 5.0]], [[2.0, 3.0]]]
     """
 
-    def call(self, x: Any) -> Any:
-        return x[:, -1]
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+    def call(self, x: Any, mask: Any = None) -> Any:
+        if mask is None:
+            return x[:, -1]
+        steps = ops.where(ops.cast(mask, "bool"), ops.arange(x.shape[1], dtype="int32"), 0)
+        return ops.squeeze(ops.take_along_axis(x, ops.max(steps, axis=1)[:, None, None], axis=1), 1)
+
+    def compute_mask(self, x: Any, mask: Any = None) -> None:
+        return None
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (input_shape[0], input_shape[2])
@@ -339,6 +350,8 @@ def transformer(
     placement = get_placement(placement, NORM_PLACEMENTS)
     if input_tensor is not None:
         check_input_tensor(input_tensor)
+        _check_fits(input_tensor, inputs)
+    name = name or f"transformer{check_positive('depth', depth)}_{placement.name}"
     check_model_name(name)
     start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(start, check_positive("dim", dim), dtype))
@@ -360,7 +373,7 @@ def transformer(
     )
     x = equal_units(
         block,
-        drop_path_rates(drop_path, check_positive("depth", depth)),
+        drop_path_rates(drop_path, depth),
         x,
         rolled=rolled,
         remat=remat,
@@ -370,8 +383,18 @@ def transformer(
     if NORM in placement.head:
         for layer in sequence_normalization(normalization, epsilon, "final_norm", dtype):
             x = layer(x)
-    model = keras.Model(source_inputs(start), head(x), name=name or f"transformer{depth}_{placement.name}")
+    model = keras.Model(source_inputs(start), head(x), name=name)
     return with_policy(model, dtype)
+
+
+def _check_fits(input_tensor: Any, inputs: Inputs) -> None:
+    found, expected = tuple(input_tensor.shape[1:]), tuple(inputs.tensor().shape[1:])
+    is_fixed_length = isinstance(inputs, Tokens) and len(found) == 1 and None not in found
+    if found != expected and not is_fixed_length:
+        raise InputError(
+            f"an input of {input_tensor.name} has the shape {found}, and {type(inputs).__name__} describes {expected}; "
+            "make them equal"
+        )
 
 
 @variant_of(transformer, "placement")

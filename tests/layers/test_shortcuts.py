@@ -287,6 +287,25 @@ def test_a_custom_shortcut_whose_copy_would_lose_an_argument_is_refused():
     np.testing.assert_array_equal(array(unit(X)), 0.25 * X)
 
 
+def test_a_custom_shortcut_that_cannot_be_copied_is_refused():
+    from keras_preact.layers import ResidualUnit
+
+    class Half(Shortcut):
+        def __init__(self):
+            super().__init__()
+
+        def call(self, x, residual):
+            return x / 2 + residual
+
+    with pytest.raises(InputError, match=r"Half cannot be copied .* let its constructor accept \*\*kwargs"):
+        ResidualUnit(4, shortcut=Half())
+
+
+def test_a_seed_would_make_the_kernels_of_a_gate_equal():
+    with pytest.raises(InputError, match="all kernels of one shape would be equal"):
+        HighwayGating(kernel_initializer=keras.initializers.HeNormal(seed=1))
+
+
 def test_a_custom_shortcut_works_in_a_unit():
     from keras_preact.layers import ResidualUnit
 

@@ -398,6 +398,65 @@ class TestCustomUnits:
         for k in range(N):
             np.testing.assert_allclose((array(stack.unit_weights(k)["kernel"]) ** 2).sum(0), 1, rtol=1e-4)
 
+    @pytest.mark.filterwarnings("error:Layer .* does not have a `build")
+    def test_a_stack_with_random_states_may_be_built_by_fit(self):
+        """TensorFlow then traces a program, in which values are symbols."""
+        unit = keras.Sequential([keras.Input((6,)), keras.layers.Dense(6), keras.layers.Dropout(0.5)])
+        model = keras.Sequential([UnitStack(unit, N, rolled=True), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(self.images, np.zeros((4, 1)), verbose=0)
+        states = [array(v).tolist() for v in model.layers[0].weights if "seed_generator_state" in v.path]
+        assert len({tuple(state) for state in states[0]}) == N
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_a_stack_that_is_built_by_a_call_in_mixed_precision_stores_float32(self, rolled):
+        class Tower(keras.layers.Layer):
+            def __init__(self, **kwargs):
+                super().__init__(**kwargs)
+                self.stack = UnitStack(keras.layers.Dense(6, dtype="mixed_bfloat16"), N, rolled=rolled)
+
+            def build(self, shape):
+                self.scale = self.add_weight(shape=())
+
+            def call(self, x):
+                return self.scale * self.stack(x)
+
+        tower = Tower(dtype="mixed_bfloat16")
+        tower(self.images)
+        assert {keras.backend.standardize_dtype(v.value.dtype) for v in tower.weights} == {"float32"}
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_weights_that_were_read_do_not_change(self, rolled):
+        stack = self.stack(keras.layers.Dense(6), rolled)
+        before = stack.unit_weights(0)
+        kernel = array(before["kernel"])
+        stack.set_unit_weights(0, {"kernel": 0 * kernel})
+        np.testing.assert_array_equal(array(before["kernel"]), kernel)
+        assert kernel.any()
+
+    @pytest.mark.parametrize("rolled", [True, False])
+    def test_after_an_error_no_weight_has_been_set(self, rolled):
+        stack = self.stack(keras.layers.Dense(6), rolled)
+        kernel = array(stack.unit_weights(0)["kernel"])
+        for wrong in ({"bia": np.ones(6)}, {"bias": np.ones(5)}):
+            with pytest.raises(InputError, match="bia"):
+                stack.set_unit_weights(0, {"kernel": 0 * kernel, **wrong})
+        np.testing.assert_array_equal(array(stack.unit_weights(0)["kernel"]), kernel)
+
+    def test_a_layer_of_several_outputs_is_refused(self):
+        stack = UnitStack(keras.layers.LSTM(6, return_sequences=True, return_state=True), 2)
+        with pytest.raises(InputError, match="has several outputs; a unit of a stack has one"):
+            stack.build((2, 5, 6))
+
+    def test_a_unit_with_frozen_layers_cannot_lose_its_drop_path(self):
+        """Layers are frozen by their numbers, and without the layer of drop path the others have other numbers."""
+        unit = ResidualUnit(6, drop_path=0.1)
+        unit.build((None, 4, 4, 6))
+        unit.branch[0].trainable = False
+        UnitStack(unit, 2, vary={"drop_path": [0.1, 0.2]})
+        with pytest.raises(InputError, match="frozen inner layers cannot vary to drop_path=0"):
+            UnitStack(unit, 2, rolled=False, vary={"drop_path": [0.0, 0.1]})
+
     @pytest.mark.parametrize("rolled", [True, False])
     def test_a_unit_that_draws_at_inference_draws_new_values(self, rolled):
         stack = self.stack(AlwaysDrops(), rolled)

@@ -41,6 +41,15 @@ def test_every_placement(placement):
     assert_same(model, fold(model))
 
 
+def test_convolutions_with_adapters_stay_as_they_are():
+    model = cifar_resnet(8)
+    for layer in model._flatten_layers():
+        if isinstance(layer, keras.layers.Conv2D):
+            layer.enable_lora(2)
+    disturb(model)
+    assert_same(model, fold(model))
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
 @pytest.mark.parametrize("shape_change", ["projection", "option_a"])

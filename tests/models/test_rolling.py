@@ -26,6 +26,7 @@ from keras_preact.models import (
 )
 from keras_preact.models.rewiring import graphs
 from keras_preact.models.summary import summarize
+from keras_preact.optimizers import KernelAdamW
 
 X = np.random.default_rng(6).normal(size=(8, 16, 16, 3)).astype("float32")
 Y = np.arange(8) % 10
@@ -469,6 +470,21 @@ def test_variables_without_weight_decay_stay_without(wrap):
         inner = getattr(rolled.optimizer, "inner_optimizer", rolled.optimizer)
         (gamma,) = [v for v in rolled.trainable_variables if v.path.endswith("norm1_gamma")][:1]
         assert inner._use_weight_decay(gamma) == (not names)
+
+
+def test_a_trained_optimizer_passes_on_what_it_does_not_decay():
+    inputs = keras.Input((8, 8, 4))
+    x = keras.layers.SeparableConv2D(4, 3, padding="same")(inputs)
+    model = keras.Model(inputs, ResidualUnit(4)(ResidualUnit(4)(x)))
+    optimizer = KernelAdamW(0.01, weight_decay=0.5)
+    optimizer.exclude_from_weight_decay(var_names=["depthwise"])
+    model.compile(optimizer, "mse")
+    for _ in range(2):
+        rolled = roll(model)
+        rolled.optimizer.build(rolled.trainable_variables)
+        decayed = {v.name for v in rolled.trainable_variables if rolled.optimizer._use_weight_decay(v)}
+        assert "pointwise_kernel" in decayed and "depthwise_kernel" not in decayed
+        optimizer.build(model.trainable_variables)
 
 
 def test_losses_and_metrics_of_outputs_by_name():

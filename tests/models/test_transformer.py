@@ -6,7 +6,7 @@ import pytest
 from harness import array, check_layer, disturb
 
 from keras_preact import InputError
-from keras_preact.layers import NORM_PLACEMENTS, PLACEMENTS, deepnorm
+from keras_preact.layers import NORM_PLACEMENTS, PLACEMENTS, Placement, deepnorm
 from keras_preact.models import (
     Classification,
     Forecast,
@@ -147,6 +147,19 @@ def test_counts():
     parameters = 3 * 8 + 8 + 10 * 8 + 2 * (4 * 64 + 4 * 8 + 2 * 8 * 32 + 32 + 8 + 4 * 8) + 2 * 8 + 8 * 2 + 2
     assert model.count_params() == parameters
     assert summarize(model).rows[-1].parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"placement": Placement("pre/post", "mine", first=("norm",))}, "pass a string without /"),
+        ({"inputs": Patches(), "input_tensor": keras.Input((64, 64, 3))}, r"\(64, 64, 3\), and Patches describes \(32"),
+        ({"input_tensor": keras.Input((None,), dtype="int32")}, r"has the shape \(None,\), and Tokens describes"),
+    ],
+)
+def test_inputs_and_names_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
+        transformer(**SMALL, **options)
 
 
 @pytest.mark.parametrize(("layer", "trainable"), [(MeanOfSteps, False), (LastStep, False), (Positions, True)])

@@ -75,7 +75,8 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
             try:
                 check_file(path.name, model, stored.content)
                 with arguments_kept(model):
-                    load_state(model, stored.content, set())
+                    optimizer = getattr(model, "optimizer", None)  # which is no part of the network
+                    load_state(model, stored.content, {id(optimizer)})
                 return
             except OtherVariables:  # perhaps only those of drop path
                 if as_saved:

@@ -104,6 +104,11 @@ def test_the_optimizer_of_a_compiled_network_is_no_part_of_the_network(tmp_path)
     for ending in (".weights.h5", ".keras"):
         load_weights(again, write_weights(model, tmp_path / f"trained{ending}"))
         assert all(np.array_equal(a, b) for a, b in zip(values(model), values(again), strict=True))
+        fine_tuned = keras.models.clone_model(model)
+        fine_tuned.compile(keras.optimizers.Adam(1e-5), "mse")
+        load_weights(fine_tuned, tmp_path / f"trained{ending}")
+        assert float(fine_tuned.optimizer.learning_rate) == pytest.approx(1e-5)
+        assert int(fine_tuned.optimizer.iterations) == 0
 
 
 def changed(path, value):
