@@ -50,10 +50,10 @@ def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerato
 
 @contextlib.contextmanager
 def calling(training: bool | None) -> Iterator[None]:
-    """Return a context in which layers that are called without `training` find it.
+    """Return a context in which layers that are called without the argument `training` use this value.
 
-    Keras makes such a context in `__call__`. There is none if `call` runs without it: in `stateless_call`, and in the
-    recomputation of a checkpointed layer. `super().call(x, training=False)` runs in one with another value.
+    `Layer.__call__` opens such a context. `call` runs without one in the recomputation of a checkpointed layer and in
+    `stateless_call`. In `super().call(x, training=False)`, the open context may have another value.
     """
     context = global_state.get_global_attribute("current_call_ctx")
     if context is not None:

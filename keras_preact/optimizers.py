@@ -90,12 +90,13 @@ class CoupledSGD(keras.optimizers.SGD):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class KernelAdamW(keras.optimizers.AdamW):
-    """AdamW (decoupled weight decay) that decays only kernels, except those of embeddings.
+    """AdamW (decoupled weight decay) that decays kernels only: no biases, scales, offsets or embeddings.
 
-    Kernels and embeddings are recognized by their Keras paths. Keras's own `exclude_from_weight_decay(var_names=…)`
-    sees different names on TensorFlow and JAX, so the kernel of a layer `embedding` would decay on one of them.
+    A variable decays if its name ends in `kernel` and its layer is not called `embedding`. Keras's own
+    `exclude_from_weight_decay(var_names=["embedding"])` compares other names on TensorFlow than on JAX, so such a
+    kernel would decay on one backend and not on the other.
 
-    Arguments as in `keras.optimizers.AdamW`.
+    Arguments and defaults as in `keras.optimizers.AdamW`.
 
     Raises:
         InputError: an argument is out of range.

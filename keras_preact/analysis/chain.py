@@ -172,7 +172,10 @@ class Chain:
         for before, after in itertools.pairwise(nodes):
             if after.input_tensors[0] is not before.outputs[0]:
                 names = f"{before.operation.name} and {after.operation.name}"
-                raise InputError(f"there are layers between {names}; units must form a chain")
+                raise InputError(
+                    f"there are layers between {names}, but units must form a chain; use check_identity_path, which "
+                    "accepts any residual network"
+                )
         (first, *mask), last = nodes[0].input_tensors, nodes[-1].outputs[0]
         if not mask and mask_of(first) is not None and "mask" in inspect.signature(layers[0].call).parameters:
             mask = [mask_of(first)]  # Keras records it as an argument only if it need not cast the input

@@ -115,8 +115,8 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     """Report what is on the shortcuts and after the additions of a residual network.
 
     The identity passes, and so do casts and operations that only change the shape. A unit that changes the shape may
-    have one projection, pooling or padding on its shortcut. Layers after the last addition are the head and are not
-    checked.
+    have a projection, pooling or padding on its shortcut, with a norm after the projection. It may also share its first
+    norm and activation with the shortcut. Layers after the last addition are the head and are not checked.
 
     Args:
         model: any functional Keras model, made of layers of this package, of Keras, or of both. Nested models are
@@ -144,6 +144,7 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
         raise InputError(
             f"{model.name} has no residual units: no addition in its graph joins layers with weights to their input"
             + (f", and the calls of its custom layers cannot be read ({_list(unread)})" if unread else "")
+            + "; pass a residual network, with its additions as keras.layers.Add or +"
         )
     return IdentityPath(model.name, units, unread)
 

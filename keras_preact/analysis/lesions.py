@@ -23,13 +23,15 @@ from keras_preact.errors import InputError, check_count, check_positive
 def leave_out(model: keras.Model | Chain, images: Any, labels: Any) -> list[Lesion]:
     """Return the test error of the whole network, then with each unit left out in turn.
 
+    The network runs at inference: batch norm uses its moving averages, which mean nothing before training.
+
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
         images: batch of model inputs, for example images (batch, height, width, channels).
-        labels: class numbers (batch,).
+        labels: class numbers (batch,) or (batch, 1).
 
     Raises:
-        InputError: the model has no chain of residual units.
+        InputError: the model has no chain of residual units, or the labels do not fit its outputs.
 
     Example:
 
@@ -84,6 +86,8 @@ def swap(
     model: keras.Model | Chain, images: Any, labels: Any, swaps: Sequence[int] = (1, 2, 4, 8), seed: int = 0
 ) -> list[Swap]:
     """Return the test error after random swaps of units of equal shape.
+
+    The network runs at inference: batch norm uses its moving averages.
 
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.

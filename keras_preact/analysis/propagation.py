@@ -4,7 +4,7 @@ The network's own layers and automatic differentiation compute all values. The n
 and random states stay as they are. With `training=True`, batch norm uses the batch's statistics, as in a training step.
 That is the default because moving averages mean nothing before training.
 
-L in Eq. (4) to (8) is the last unit of a stage: the equations require equal shapes.
+x_L in Eq. (4) to (8) is the output of the last unit of a stage: the equations require equal shapes.
 """
 
 from __future__ import annotations
@@ -179,15 +179,16 @@ def scaling_factor(model: keras.Model | Chain, images: Any, training: bool = Tru
 
 @dataclass(frozen=True)
 class ScalingFactor:
-    """Factors between a unit and the ends of its stage.
+    """Factors between a unit and the ends of its stage, among the units whose shortcut receives x_l itself.
 
     Attributes:
         unit: name of the unit.
         stage: number of its stage.
-        forward_predicted: Πλ_i from the first such unit of the stage to this one, inclusive.
-        forward: measured factor of the first such unit's input after this unit, along the shortcuts alone.
+        forward_predicted: Πλ_i from the first of these units in the stage to this one, inclusive.
+        forward: the measured factor: the output of this unit over the input of the first, along the shortcuts alone.
         backward_predicted: Πλ_i from this unit to the last one of the stage, inclusive.
-        backward: measured factor of the gradient at the stage's end, before this unit, along the shortcuts alone.
+        backward: the measured factor: the gradient at the input of this unit over that at the output of the last, along
+            the shortcuts alone.
     """
 
     unit: str
@@ -251,7 +252,7 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
     if not unit.built:
         raise InputError(f"{unit.name} is not built yet; call it once, or build it for an input shape")
     if unit.changes_shape:
-        raise InputError(f"{unit.name} changes the shape: its output cannot equal its input")
+        raise InputError(f"{unit.name} changes the shape, so its output cannot equal its input; pass another unit")
     if x is None:
         shape = [size or 8 for size in unit.get_build_config()["input_shape"][1:]]
         x = np.random.default_rng(0).normal(size=(4, *shape))

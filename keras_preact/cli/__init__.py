@@ -82,6 +82,8 @@ def _report_error(error: Exception) -> int:
         message, status = f"error: {error}", 1
     elif isinstance(error, OSError):
         remedy = f"; {REMEDIES[error.errno]}" if error.errno in REMEDIES else ""
+        if isinstance(error, PermissionError):  # perhaps of a file to read: REMEDIES are for writing
+            remedy = "; check the permissions of this file or folder"
         message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
     else:
         first_line = (str(error).splitlines() or [""])[0]

@@ -18,7 +18,8 @@ def run(options: argparse.Namespace) -> None:
                 f"{options.model} is the name of a network; for the run folder or file use ./{options.model}"
             )
         raise InputError(
-            f"there is no run folder, file or trained network {options.model}; train one with `keras-preact train`"
+            f"there is no run folder, file or trained network {options.model}; `keras-preact info` lists the trained "
+            "networks, and `keras-preact train` makes a run folder"
         )
     if options.file.exists():
         raise InputError(f"{options.file} exists already and is not overwritten; choose another name")

@@ -26,7 +26,7 @@ def network_options(network: str, options: argparse.Namespace) -> dict[str, Any]
     for key in sorted(given.keys() - entry.options):
         flag = option(key, given[key])
         if key in entry.fixed:
-            raise InputError(f"{network} has a fixed {key}; leave out {flag}, or use --model {entry.base.__name__}")
+            raise InputError(f"{network} has a fixed {key}; leave out {flag}, or choose {entry.base.__name__} instead")
         raise InputError(f"{network} has no {key.replace('_', ' ')}; leave out {flag}")
     get_placement(given.get("placement", next(iter(entry.placements))), entry.placements)
     return {"depth": 20, "placement": "full_preactivation", **given} if network == "cifar_resnet" else given

@@ -115,7 +115,7 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.add_argument(
         "--short-side",
         type=int,
-        help="short side of the test images in pixels, before the crop (default: in proportion to it, as in the run)",
+        help="short side of the test images in pixels, before the crop (default: in the run's proportion to the crop)",
     )
 
 
@@ -133,7 +133,9 @@ def _add_reproduce(commands: Any) -> None:
     reproduce.add_argument(
         "--profile", default="paper", help="code base whose networks and recipe to use (default: paper)"
     )
-    reproduce.add_argument("--rows", nargs="+", metavar="ROW", help="rows to run (default: all in the budget)")
+    reproduce.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="rows to run, by the names that --list prints (default: all)"
+    )
     reproduce.add_argument("--seeds", type=int, default=1, help="runs per row (default: 1)")
     reproduce.add_argument("--precision", help=_PRECISION)
     reproduce.add_argument("--data-dir", type=_absolute, help="data folder of tensorflow-datasets")
@@ -147,7 +149,8 @@ def _add_reproduce(commands: Any) -> None:
         "--jobs",
         type=int,
         metavar="N",
-        help="runs to train at once, each on an equal share of the cores (default: one per core; one on a GPU)",
+        help="runs to train at once, each on an equal share of the cores (default: one per core if memory allows; one "
+        "on a GPU)",
     )
     reproduce.add_argument("--list", action="store_true", help="list the runs and their state without training")
     reproduce.add_argument("--cost", action="store_true", help="like --list, and estimate the time on this machine")
@@ -247,7 +250,10 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
     group.add_argument(
         "--shortcut", help="shortcut h, Table 1, for example 'exclusive_gating(gate_bias=-6)' (default: identity)"
     )
-    group.add_argument("--shape-change", help="how units change the shape: projection (default) or option_a")
+    group.add_argument(
+        "--shape-change",
+        help="how units change the shape: projection or option_a (default: the profile's; projection for paper)",
+    )
     group.add_argument("--widen-factor", type=number, help="factor on a ResNet's number of filters (default: 1)")
     group.add_argument(
         "--profile",
@@ -257,9 +263,19 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
     group.add_argument("--dim", type=int, help="width of a Transformer (default: 128)")
     group.add_argument("--heads", type=int, help="attention heads of a Transformer (default: 4)")
     group.add_argument("--dropout", type=float, help="dropout rate of a Transformer (default: 0)")
-    group.add_argument("--patch", type=int, help="size of a Transformer's image patches in pixels (default: 4)")
+    group.add_argument(
+        "--patch",
+        type=int,
+        help="size of a Transformer's image patches in pixels (default: 4 in train; info and inspect need it for a "
+        "network on images)",
+    )
     blocks = group.add_mutually_exclusive_group()
-    blocks.add_argument("--bottleneck", action="store_true", default=None, help="use bottleneck blocks (depth 9n+2)")
+    blocks.add_argument(
+        "--bottleneck",
+        action="store_true",
+        default=None,
+        help="use bottleneck blocks (depth 9n+2; default if the depth is not 6n+2, or both and at least 164)",
+    )
     blocks.add_argument("--basic", action="store_false", dest="bottleneck", help="use basic blocks (depth 6n+2)")
 
 
@@ -277,7 +293,7 @@ def add_data_options(to: argparse.ArgumentParser) -> None:
         "--image-size",
         type=int,
         help="height and width in pixels: CIFAR and bundled images are reduced by area averaging, others scaled "
-        "and cropped (default: the images' own size; 32 for a folder)",
+        "and cropped (default: the images' own size; 32 for a folder; required if sizes differ, as in ImageNet)",
     )
     group.add_argument("--only", nargs="+", metavar="CLASS", help="train on these classes only")
     group.add_argument(

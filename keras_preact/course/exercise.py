@@ -81,7 +81,7 @@ def check(number: str, answer: Any) -> None:
 
     Args:
         number: number of the exercise in the notebook, for example `"02.3"`.
-        answer: a number, a list, a function or a network, as the exercise asks.
+        answer: what the exercise asks for: for example a number, a list, a name, a function or a class.
 
     Raises:
         InputError: the exercise does not exist, or its number is not text.

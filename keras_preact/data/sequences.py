@@ -240,8 +240,13 @@ def bundled_reviews(length: int = 40, vocabulary: int = 8000) -> SequenceDataset
     """Return 10,568 sentences of film reviews as tokens. The task: did people rate the sentence as positive?
 
     Args:
-        length: words per sentence. Longer sentences are cut, shorter ones padded with 0.
-        vocabulary: number of tokens: padding, unknown, and the most frequent words of the training sentences.
+        length: words and punctuation marks per sentence. Longer sentences are cut, shorter ones padded with 0. Default
+            40.
+        vocabulary: number of tokens: padding, unknown, and the most frequent words of the training sentences. Default
+            8000.
+
+    Returns:
+        A data set with sequences int32 (n, length) and labels int32 (n,): 0 negative, 1 positive.
     """
     train, test = _ratings_and_texts()
     known = _vocabulary((word for _, text in train for word in _words(text)), vocabulary)
@@ -312,8 +317,14 @@ def bundled_weather(length: int = 72, horizon: int = 24) -> SequenceDataset:
     The features are `WEATHER_FEATURES` and the sine and cosine of the time of day.
 
     Args:
-        length: hours on which a forecast is based.
-        horizon: hours to forecast.
+        length: hours on which a forecast is based. Default 72.
+        horizon: hours to forecast. Default 24.
+
+    Returns:
+        A data set with sequences float32 (n, length, 8) and targets float32 (n, horizon, 1), temperatures in °C.
+
+    Raises:
+        InputError: `length` + `horizon` hours do not fit into the test split of two months.
     """
     with gzip.open(BUNDLED / "weather.csv.gz", "rt", encoding="ascii") as file:
         hours = np.loadtxt(file, delimiter=",", dtype=np.float32)

@@ -78,37 +78,51 @@ _HEAD = """# Results
 
 _HOW_TO_READ_TABLES = """## How to read the tables
 
-Each table has a *budget*: `deep` trains the paper's networks for a short time, `cpu` trains shallower ones, `paper`
-follows the paper's schedule. "Ours" is the mean test error in % ± the standard deviation over n runs. A difference is
-the row's mean minus that of the first row with the same network and data, in points, with Welch's 95 % interval. A
-verdict is *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite
-sign, and *undecided* if it contains 0 or does not exist: a row with one run has no interval, however large its
-difference. The intervals are not adjusted for multiple comparisons. A diverged run counts as the error of chance. The
-test loss is the median of the runs.
+Each table has a *budget*: `deep` trains the paper's networks for a short time, `cpu` trains shallower ones, `fast`
+trains wide networks with another recipe, `paper` follows the paper's schedule. h is the shortcut, F the residual branch
+and f what follows their addition; g(x) is the gate of Table 1, b the bias of its convolution, and BN batch
+normalization.
+
+* *published*: the paper's test error in %, for ResNet-20 that of He et al. 2015, after the whole schedule. "Fails" is
+  an error above 20 %; such a difference counts as positive. After a shorter schedule, compare signs, not sizes.
+* *reproduced by others*: hysts/pytorch_resnet_preact on GitHub (hysts), and a reproduction in Lasagne.
+* *ours*: the mean test error in % ± the standard deviation over n runs. A diverged run counts as the error of chance.
+* *our difference*: the row's mean minus that of the first row with the same network and data, in points, with Welch's
+  95 % interval. The intervals are not adjusted for multiple comparisons.
+* *verdict*: *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite
+  sign, and *undecided* if it contains 0 or does not exist: a row with one run has no interval, however large its
+  difference.
+* *test loss*: the median of the runs.
+* *core-minutes*: the CPU time of a run, summed over cores; the mean of the runs that recorded it.
+* *10¹⁵ FLOPs*: floating-point operations of the convolutions and matrix products of a whole run.
+
+In the figures of a table, each dot is a run, and a bar is the interval of the difference.
 """
 
 _HOW_TO_READ_RUNS = """## How to read the runs
 
 `runs/` has a folder for each table, and in it a folder for each run of `keras-preact train` or `reproduce`, without
-logs and (except for one small network) without weights. A run that belongs to several tables is in the folder of the
-first: the depth study's runs at 20 layers are in `resnet20`.
+logs and weights. A run that belongs to several tables is in the folder of the first: the depth study's runs at 20
+layers are in `resnet20`.
 
 * `run.json`: the whole configuration (network, data, recipe, precision, seed), a hash of the data, versions, commit,
   hardware (of each part, if the run was stopped and resumed), time, result;
 * `metrics.csv`: errors (in %; for a forecast, in its own unit), losses and learning rate of every epoch. The training
   columns are means over the epoch, on augmented images;
-* `curves.png`: both errors against steps;
+* `curves.png` (not of diverged runs): both errors against steps;
 * `propagation.json` (some runs): signal and gradient by unit before the first step, after step 50 and at the end.
 
-`profiles/` has the measurements without training, `figures/` the figures of this page.
+`profiles/` has measurements of single networks, trained or not; `figures/` has the figures of this page.
 
 The test error is that of the last epoch, as in the paper, not the best one. The time is wall-clock time, and some runs
-shared the machine with other work.
+shared the machine with other work. The hardware is that of the machine: `reproduce` trains one run per core. A recipe's
+name contains what differs from its budget: `deep-0.03` has a learning rate of 0.03.
 
 `keras-preact reproduce TABLE --budget BUDGET --list` prints the names of a table's rows. To run one again:
 `keras-preact reproduce TABLE --budget BUDGET --rows ROW --data-dir data --results runs/none`. For other runs, use
-`keras-preact train` with the options in `run.json`. The commit in `run.json` identifies the code; a few early runs name
-commits that are no longer in the history. A seed gives the same initial weights only with the same version of the code.
+`keras-preact train` with the options in `run.json`. The commit in `run.json` identifies the code, with two exceptions:
+some runs name commits that are no longer in the history, and runs with `"changed": true`, those of the demo among them,
+used changes that were not committed yet. A seed gives the same initial weights only with the same version of the code.
 The way rolled networks draw them changed after the first runs on this page.
 """
 
@@ -119,7 +133,7 @@ The way rolled networks draw them changed after the first runs on this page.
 def _claim(store: Store) -> str:
     """Return the gaps at the paper's learning rate that have an interval, by depth, as Markdown."""
     shown = [
-        f"* {at} layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] (n = {counts})"
+        f"* {at} layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], {_standing(gap)} (n = {counts})"
         for at, gap, counts in _gaps(store)
         if gap.is_known
     ]
@@ -127,11 +141,20 @@ def _claim(store: Store) -> str:
         return ""
     bold = f"**{claim}** " if (claim := headline(store)) else ""
     text = (
-        f"{bold}After {BUDGETS['deep'].recipes['cifar10'].steps:,} steps at the paper's learning rate of "
-        f"{PAPERS_RATE:g}, full pre-activation leads by these points (test error of the original order minus its own, "
-        "with 95 % intervals that are not adjusted for multiple comparisons):"
+        f"{bold}In the original order, the residual branch is conv, BN, ReLU, conv, BN, and a ReLU follows the "
+        "addition; in full pre-activation, it is BN, ReLU, conv, BN, ReLU, conv, and nothing follows the addition. All "
+        f"networks trained for {BUDGETS['deep'].recipes['cifar10'].steps:,} steps of 128 images on CIFAR-10, reduced "
+        f"to 16×16 pixels. The learning rate warms up to the paper's {PAPERS_RATE:g} and decays along a cosine. So "
+        "short a training shows how easily a network trains, not how accurate it becomes.\n\n"
+        "The lead of full pre-activation is the mean test error of the original order minus its own, in points. The "
+        "95 % intervals are not adjusted for multiple comparisons; n counts the runs of each order:"
     )
     return "\n".join([text, "", *shown, ""])
+
+
+def _standing(gap: Difference) -> str:
+    """Return how full pre-activation compares with the original order, given a gap with an interval."""
+    return "undecided" if gap.low <= 0 <= gap.high else "ahead" if gap.low > 0 else "behind"
 
 
 def headline(store: Store) -> str:
@@ -149,11 +172,10 @@ def headline(store: Store) -> str:
 
 def depth_rows(store: Store) -> list[str]:
     """Return rows of a Markdown table: the lead of full pre-activation by depth, at the paper's learning rate."""
-    rows = []
-    for at, gap, counts in _gaps(store):
-        verdict = "undecided" if gap.low <= 0 <= gap.high else "ahead" if gap.low > 0 else "behind"
-        rows.append(f"| ResNet-{at} | {gap} | {counts} | {verdict if gap.is_known else 'one seed'} |")
-    return rows
+    return [
+        f"| ResNet-{at} | {gap} | {counts} | {_standing(gap) if gap.is_known else 'one seed'} |"
+        for at, gap, counts in _gaps(store)
+    ]
 
 
 def _gaps(store: Store) -> list[tuple[int, Difference, str]]:
@@ -177,10 +199,14 @@ def _depth(store: Store, results: Path) -> list[str]:
     table = markdown_table(("expected before the runs", "measured", "verdict"), rows)
     about = (
         "Differences are test errors of the original order minus those of full pre-activation, in points, with Welch's "
-        f'95 % interval. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point. The best '
-        "rate is chosen by the same test errors that are reported, so the error at the best rate is biased downward."
+        "95 % interval; without an interval, there is one run of each order. A verdict is undecided if an interval "
+        'that it needs contains 0 or does not exist. "No difference" means that the interval lies within '
+        f"±{depth.SAME_WITHIN:g} point. In the depth study, each order was trained at the paper's rate, at its best "
+        "rate of the screening, and the original order also at rates between them. The best of these is chosen by the "
+        "same test errors that are reported, so the error at the best rate is biased downward."
     )
-    return [drawn(depth_figure(at), results, "depth"), "\n".join([table, about, ""])]
+    shown = "Dots are runs, lines connect their means, and bands span the lowest to the highest run.\n"
+    return [drawn(depth_figure(at), results, "depth"), shown, "\n".join([table, about, ""])]
 
 
 def _totals(store: Store) -> str:
@@ -251,7 +277,8 @@ def _demo(store: Store, results: Path) -> list[str]:
         return []
     text = (
         f"`keras-preact demo` trains both orders of a ResNet-{DEMO_DEPTH} on 4,000 images of 16×16 pixels, at the "
-        f"paper's learning rate of {PAPERS_RATE:g}. {demo_claim(store)}"
+        f"paper's learning rate of {PAPERS_RATE:g}. {demo_claim(store)} Thin lines "
+        "are runs, thick lines their means."
     )
     figure = orders_figure(curves, f"ResNet-{DEMO_DEPTH}, 4,000 images of CIFAR-10, learning rate {PAPERS_RATE:g}")
     return ["\n".join(["## The demo", "", text, ""]), drawn(figure, results, "demo")]
@@ -293,7 +320,9 @@ def _screening(store: Store, results: Path) -> list[str]:
     count, seeds = sum(map(len, runs.values())), depth.runs_in_words(runs.values())
     text = (
         f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images: {count} runs, {seeds} per "
-        f"cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance."
+        f"cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance; a "
+        "cross marks those that do not. The 1,000 test images alone give an error near 80 % a standard deviation of "
+        "1.3 points. In the row with warm-up, the original order trains at 0.01 for the first quarter of the steps."
     )
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
@@ -321,8 +350,8 @@ def _tuning(screening: depth.RunsByCell) -> str:
         f"Test errors (%) after {get_recipe('demo').steps} steps, and the lead of {second} in points (gap), {at} and "
         "at the rate that gives each order its lowest error after these steps.",
         *([closes] if share else []),
-        f"Each error is a mean of few runs ({depth.runs_in_words(screening.values())}); the intervals are those of the "
-        "depth study, at the top of this page.",
+        f"Each error is a mean of few runs ({depth.runs_in_words(screening.values())}); the gaps have no "
+        "intervals. For intervals, see the depth study at the top of this page.",
     ]
     return "\n".join([" ".join(text), "", markdown_table(heads, rows)])
 
@@ -372,9 +401,11 @@ def _mechanism(store: Store, results: Path) -> list[str]:
         found = depth.mechanism(runs)
         if any(orders for moments in found.values() for orders in moments.values()):
             text = (
-                f"Medians over the runs of {study} at the learning rate {PAPERS_RATE:g}, measured on 128 test images "
-                "with the batch's statistics. The direct term is the norm of the gradient along the shortcuts alone, "
-                "divided by ‖∂E/∂x_L‖ at the end of the stage; the figure shows the stage with the smallest value."
+                f"Medians over the measured runs of {study} at the learning rate {PAPERS_RATE:g}, on 128 test images "
+                "with the batch's statistics. The direct term is the norm of the gradient along the shortcuts alone at "
+                "a unit, divided by ‖∂E/∂x_L‖ at the end of its stage; the smallest value of all units is shown. The "
+                "variance of the signal is that of the last unit's input, divided by that of the second unit's. Dead "
+                "channels are those that the ReLU after the addition sets to 0 for every image."
             )
             parts.append("\n".join([f"## {title}", "", text, ""]))
             shown = {

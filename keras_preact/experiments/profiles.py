@@ -27,8 +27,10 @@ def initialization(run: RunFolder, record: dict[str, Any], results: Path) -> str
         bound = f"{paper.INITIAL_GRADIENT_EXPONENTS[entry['order']]:g}"
         rows.append([entry["order"].replace("_", "-"), *norms, fit, bound])
     text = (
-        "Gradient norm of the last feed-forward kernel before training, median over seeds, and the fitted exponent of "
-        "the number of blocks with its standard error. The bound is that of Xiong et al. 2020, Theorem 1. "
+        "Gradient norm of the last feed-forward kernel before training, in the setting of Theorem 1 of Xiong et al. "
+        "2020: one head, with W^Q = W^K = 0. Norms are medians over seeds. The exponent s is fitted to norm ∝ blocks^s "
+        "and given with its standard error. The bound is the exponent of the theorem's upper bound: norms may fall "
+        "faster. "
         f"Measurements: {link_to(run, results)}."
     )
     return "\n".join(["## Transformers before training", "", text, "", markdown_table(heads, rows)])

@@ -213,9 +213,9 @@ def cells(line: Line, budget: Budget) -> list[str]:
 
 def _cost(line: Line) -> tuple[str, str]:
     """Return the core-minutes of a run and its floating-point operations, as text; not all runs have a record."""
-    seconds, operations = (
-        [run.record[key] for run in line.runs if key in run.record] for key in ("cpu_seconds", "training_flops")
-    )
+    seconds = [run.record["cpu_seconds"] for run in line.runs if "cpu_seconds" in run.record]
+    whole = [run.record for run in line.runs if "diverged" not in run.record]  # the record has those of all steps
+    operations = [record["training_flops"] for record in whole if "training_flops" in record]
     return (
         f"{statistics.mean(seconds) / 60:.0f}" if seconds else "",
         f"{operations[0] / 1e15:.2g}" if operations else "",
@@ -288,7 +288,7 @@ def markdown(experiment: Experiment, budget: Budget, found: Sequence[Line], expl
     shown = without_empty_columns(COLUMNS, [cells(line, budget) for line in found])
     rules = [experiment.failing] if any(math.isfinite(line.fails_above) for line in found) else []
     rules += ["all runs diverged"] if any(line.diverged == "diverged" for line in found) else []
-    fails = f'In this table, "fails" means: {", or ".join(rules)}.' if rules else ""
+    fails = f'In our column, "fails" means: {", or ".join(rules)}.' if rules else ""
     note = fails if budget.judges else "The errors only show that it runs."
     head = f"## {experiment.heading}, {title_of(budget)}: {experiment.title}"
     ran = f"Runs: {where}." if (where := machines(found)) else ""

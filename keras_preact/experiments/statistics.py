@@ -1,7 +1,7 @@
 """Statistics of a few runs: spread, confidence interval of a difference, verdict, and number of seeds needed.
 
-A seed determines weights, data order and augmentation. Runs of two networks with the same seed have no more in common
-than other runs, so runs are never paired.
+A seed determines weights, data order and augmentation. Two networks with the same seed see the same batches but start
+with different weights. Their runs are treated as independent: they are never paired.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def _table_1() -> Experiment:
         )
         for row in paper.TABLE_1
     ]
-    return Experiment("table1", "the shortcut h; original ResNet-110, CIFAR-10", tuple(rows))
+    return Experiment("table1", "the shortcut h; original order, CIFAR-10", tuple(rows))
 
 
 def _table_2() -> Experiment:
@@ -222,7 +222,7 @@ TUNED_ORIGINAL = (0.01, 76.9)
 
 
 def _screening() -> Experiment:
-    """Which learning rates work at which depth? In the demo's setting, with one seed."""
+    """Which learning rates work at which depth? In the demo's setting; most rows have one seed."""
     rows = [
         _depth_row(order, depth, rate, "4,000 images")
         for depth in DEPTHS[:-1]

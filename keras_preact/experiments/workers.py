@@ -194,7 +194,9 @@ class _WorkerPool:
         status, output = self.processes[number].returncode, self.outputs[number]
         output.seek(0)
         lines = output.read().decode(errors="replace").strip().splitlines()
-        killed = f"killed by signal {-status}, {RESTARTS + 1} times" if status < 0 else f"exit status {status}"
+        killed = f"exit status {status}"
+        if status < 0:
+            killed = f"killed by signal {-status}, {RESTARTS + 1} times; if memory is short, lower --jobs"
         said = lines[-1].removeprefix("keras-preact: ").removeprefix("error: ") if lines and status > 0 else killed
         return said.replace("see --debug", "to see the traceback, add --jobs 1 --debug")
 

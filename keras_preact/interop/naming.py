@@ -158,7 +158,7 @@ class Naming:
                 raise InputError(
                     f"the identity shortcut of {part.name} receives the pre-activation, but that of {self.library} "
                     "receives x: the weights would load, but the outputs would differ; build the network with "
-                    "profile='timm'"
+                    "profile='timm', or with profile='pytorch_cifar' if it has no batch norm before the pooling"
                 )
 
     def _check_unit(self, name: str, config: dict[str, Any]) -> None:

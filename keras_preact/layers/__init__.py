@@ -1,4 +1,4 @@
-"""Keras layers for h, F and f, and the residual units built from them."""
+"""Residual units f(h(x) + F(x)) as Keras layers, and their parts: shortcuts h, branches F and activations f."""
 
 from keras_preact.layers.attention import SelfAttention
 from keras_preact.layers.composite import freeze_batch_norms

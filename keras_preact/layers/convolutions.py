@@ -74,7 +74,7 @@ def refuse_seed(initializer: Any) -> None:
     if config.get("seed") is not None:
         raise InputError(
             f"the seed of {type(initializer).__name__} would begin again in each convolution, and all kernels of one "
-            "shape would be equal; leave it out, and set that of the program with keras.utils.set_random_seed"
+            "shape would be equal; remove it, and call keras.utils.set_random_seed to make the weights reproducible"
         )
 
 

@@ -156,7 +156,9 @@ def check_copyable(unit: keras.layers.Layer) -> None:
                 "merges them into the kernels"
             )
         if part.quantization_mode:
-            raise InputError(f"{unit.name} has quantized layers, which cannot be copied; do it before you quantize")
+            raise InputError(
+                f"{unit.name} has quantized layers, which cannot be copied; stack or copy units before quantizing them"
+            )
 
 
 def copy_frozen(source: keras.layers.Layer, unit: keras.layers.Layer) -> None:

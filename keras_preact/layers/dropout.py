@@ -24,9 +24,9 @@ def seeded_dropout(rate: float, rank: int, seed: int | None = None, **options: A
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class DropPath(keras.layers.Layer):
-    """Drop F for whole images at random during training (stochastic depth, Huang et al. 2016).
+    """Set the residual branch F to 0 for whole examples at random in training (stochastic depth, Huang et al. 2016).
 
-    For the other images, F is divided by 1 − `rate`, so that its expectation is the same as at inference.
+    For the other examples, F is divided by 1 − `rate`, so that its expectation is the same as at inference.
 
     Args:
         rate: probability of dropping F, in [0, 1). Default 0. It is stored in a variable, so that the units of a

@@ -41,8 +41,8 @@ class LoopUnit:
                 if "stateless scope" not in str(error):
                     raise
                 raise InputError(
-                    f"{self.unit.name} creates variables that have values at once, which units of a rolled stack "
-                    "cannot have; use rolled=False"
+                    f"{self.unit.name} creates a variable from a value, but a rolled stack needs an initializer; use "
+                    "add_weight, or rolled=False"
                 ) from None
             if any(layer.metrics for layer in [self.unit, *layers_inside(self.unit)]):
                 raise InputError(

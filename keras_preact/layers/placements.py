@@ -24,10 +24,11 @@ class Placement:
     Attributes:
         name: the name in layers, models and the command line.
         figure: the panel of the paper's Fig. 4, or a word for a placement that is not in the paper.
-        first: operations before the first weight layer: the pre-activation.
-        between: operations between two weight layers.
-        last: operations after the last weight layer, before the addition.
-        after_addition: operations after the addition: f of Eq. (2). Empty means that f is the identity.
+        first: operations before the first weight layer: the pre-activation. This and all other places are tuples:
+            `()`, `("norm",)`, `("relu",)` or `("norm", "relu")`. Default `()`.
+        between: operations between two weight layers. Default `("norm", "relu")`.
+        last: operations after the last weight layer, before the addition. Default `()`.
+        after_addition: operations after the addition: f of Eq. (2). Default `()`: f is the identity.
         stem: operations after the network's first convolution, "right after conv1 and before splitting into two
             paths" (appendix of the paper). Default: norm and ReLU, without those that `first` already has.
         head: operations between the network's last unit and its pooling. Default: `first`, as if another unit
@@ -88,7 +89,7 @@ PLACEMENTS: dict[str, Placement] = {
         Placement("bn_only_preactivation", "extension", first=(NORM,), stem=(), head=(NORM, RELU)),
     )
 }
-
+"""The placements of convolutional units by name: the five of Table 2, and `bn_only_preactivation`, an extension."""
 
 NORM_PLACEMENTS: dict[str, Placement] = {
     placement.name: placement

@@ -69,13 +69,13 @@ class BatchNorm(keras.layers.BatchNormalization):
         axis: the channel axis; -1 or 3 for channels_last images, 1 for channels_first. Default -1.
         momentum: of the moving statistics. Default 0.9 (the paper's framework; Keras's default is 0.99).
         epsilon: added to the variance. Default 1e-5 (Keras's default is 1e-3).
-        fused: `None` (default) uses the fused operation when it is available: on TensorFlow and PyTorch, for images of
-            rank 4 in float32, float16 or bfloat16, with float32 variables and no mask. `False` always uses the
-            parent's implementation, for example as a reference.
+        fused: `None` (default) or `True` uses the fused operation where it is available: on TensorFlow and PyTorch, for
+            inputs of rank 4 in float32, float16 or bfloat16, with float32 variables, and without a mask, `synchronized`
+            and `renorm`. `False` always uses the parent's implementation, for example as a reference.
         **kwargs: as in `keras.layers.BatchNormalization`.
 
-    Input and output: images (batch, height, width, channels), or any other rank without the fused operation, in the
-    layer's compute dtype.
+    Input: images (batch, height, width, channels), or a tensor of another rank, for which the parent's implementation
+    runs. Output: the same shape, in the compute dtype.
 
     Example:
 

@@ -18,12 +18,15 @@ class PerPixelMean(keras.layers.Layer):
     """(x − mean) / scale, with one mean per pixel and channel.
 
     Args:
-        scale: divisor. Default 255, which maps pixels from 0 to 255 into [-1, 1]. If batch norm follows the first
-            convolution, the network's output does not depend on it.
+        scale: divisor. Default 255, which maps pixels from 0 to 255 into [-1, 1]. In training, a batch norm after the
+            first convolution cancels it.
         **kwargs: as in `keras.layers.Layer`.
 
     Input: (batch, height, width, channels), uint8 or float. Output: the same shape, in the compute dtype. The mean
     is a non-trainable weight, zero until `adapt` or `set_mean` sets it.
+
+    Raises:
+        InputError: `scale` is 0 or not a finite number.
 
     Example:
 

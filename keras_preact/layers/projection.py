@@ -72,15 +72,15 @@ class ConvShortcut(_ConvolutionalShortcut):
 
     If the unit changes the shape, this convolution does so too; there is no other projection.
 
-    An argument that is `None` (default) has the unit's value inside a unit, and the default of `Projection` elsewhere.
+    An argument that is `None` (default) gets the unit's value inside a unit, and the default of `Projection` elsewhere.
     Other values are never overridden.
 
     Args:
         strides: of the convolution.
         normalize: kind of normalization after the convolution, as in `normalization`. The unit's value is the kind
             that F ends in, or `"none"`.
-        momentum: of batch norm.
-        epsilon: of the normalization.
+        momentum: of batch norm. The unit's value is used only if F ends in a normalization.
+        epsilon: of the normalization. The unit's value is used only if F ends in a normalization.
         kernel_initializer: as in `ResidualUnit`.
         use_bias: whether the convolution has a bias.
         **kwargs: as in `Shortcut`.
@@ -106,13 +106,14 @@ class ConvShortcut(_ConvolutionalShortcut):
 
 @keras.saving.register_keras_serializable(package="keras_preact")
 class HighwayGating(_ConvolutionalShortcut):
-    """y = h + g (F − h) with g = σ(T(x) + b) and a T as large as F (flukeskywalker/highway-resnet-comparison).
+    """y = h + g (F − h) with the gate g = σ(T(x) + b), where T is two 3×3 convolutions with a ReLU between them.
 
-    T is two 3×3 convolutions with a ReLU between them, each followed by `normalize`: by default nothing, in units
-    whose F ends in a normalization the same as there. h is x, or a projection of x if the unit changes the shape; the
-    gate always reads x. The repository disputes the gating rows of Table 1
-    (`paper.REPRODUCTIONS`) with this gate and nothing after the addition. The paper's gate, `ExclusiveGating`, is one
-    1×1 convolution.
+    In a basic block, T is as large as F; the paper's gate, `ExclusiveGating`, is one 1×1 convolution. Both convolutions
+    of T are followed by the normalization `normalize`. Its default is the normalization that F ends in, or none. h is
+    x, or a projection of x if the unit changes the shape; the gate always reads x.
+
+    The repository flukeskywalker/highway-resnet-comparison disputes the gating rows of Table 1 with this gate and
+    nothing after the addition (see `keras_preact.paper.REPRODUCTIONS`).
 
     Args:
         gate_bias: initial b, one per channel. Default -6: initially g is about 0.002, and y about h.
@@ -278,8 +279,11 @@ class OptionA(keras.layers.Layer):
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
 
+    Input: (batch, height, width, channels). Output: (batch, ⌈height / strides⌉, ⌈width / strides⌉, filters), in the
+    compute dtype.
+
     Raises:
-        InputError: the input has more channels than `filters`.
+        InputError: an argument is out of range, or the input has more channels than `filters`.
 
     Example:
 

@@ -32,6 +32,7 @@ SHORTCUTS: dict[str, type[Shortcut]] = {
     "scaled_residual": ScaledResidual,
     "highway": HighwayGating,
 }
+"""The shortcuts by name: those of Table 1, and two that are not in the paper, `scaled_residual` and `highway`."""
 
 
 def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) -> Shortcut:

@@ -33,17 +33,18 @@ class Shortcut(CompositeLayer):
     >>> float(HalfAndHalf()(np.array([1.0]), np.array([2.0]))[0])
     1.5
 
-    A shortcut that sets `changes_shape = True` receives the unit's `strides` if its constructor accepts them. It also
-    receives the unit's `normalize`, `momentum`, `epsilon`, `kernel_initializer` and `use_bias`, each if its
-    constructor accepts it and its configuration holds `None`, so make `None` their default. `build` receives the
-    shapes of x and of the residual.
+    `build` receives the shapes of x and of the residual. A shortcut that sets `changes_shape = True` receives the
+    unit's `strides` if its constructor accepts them. It also receives the unit's `kernel_initializer` and `use_bias`
+    and, if F ends in a normalization, its `normalize`, `momentum` and `epsilon`. Each of these is passed only if the
+    constructor accepts it and the configuration holds `None`, so make `None` the default.
 
     Args:
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.
         **kwargs: as in `keras.layers.Layer`.
 
-    Input: x (batch, height, width, channels) and the residual, in the compute dtype; both have the same shape unless
-    `changes_shape` is set. Output: the shape and dtype of the residual.
+    Input: x and the residual, in the compute dtype: images (batch, height, width, channels) or, in a Transformer,
+    sequences (batch, steps, width). Both have the same shape unless `changes_shape` is set. Output: the shape and dtype
+    of the residual.
     """
 
     changes_shape = False
@@ -227,8 +228,9 @@ class DropoutShortcut(Shortcut):
 class ScaledResidual(Shortcut):
     """h(x) = x, and F times a learned α: y = x + αF. Later work, not in the paper.
 
-    With α = 0 every unit starts as the identity: ReZero (Bachlechner et al. 2020) or, without normalization, SkipInit
-    (De and Smith 2020). With one α per channel it is LayerScale (Touvron et al. 2021).
+    If α starts at 0, every unit starts as the identity, as in ReZero (Bachlechner et al. 2020) and, for convolutional
+    units without normalization, SkipInit (De and Smith 2020). LayerScale (Touvron et al. 2021) has one α per channel,
+    which starts at a small positive value such as 0.1.
 
     Args:
         initial: initial value of α. Default 0.

@@ -31,23 +31,25 @@ from keras_preact.layers.variables import named_variables, variable_arguments
 class UnitStack(CompositeLayer):
     """n equal units in sequence as one layer: x_{l+1} = unit_l(x_l).
 
-    Unrolled, each unit is a separate layer. Rolled, the units' weights are stacked along a new first axis and one unit
-    runs in a loop over it: the same function, with a graph that does not grow with n. The loop is `tf.while_loop` on
-    TensorFlow and `keras.ops.scan` on JAX; other backends run the stacked weights one by one.
+    Unrolled, each unit is a separate layer. Rolled, the units' weights are stacked along a new first axis, and one unit
+    runs in a loop over them. Both compute the same function. The loop is `tf.while_loop` on TensorFlow and
+    `keras.ops.scan` on JAX, so the graph does not grow with n. On other backends it is a Python loop.
 
     Args:
         unit: any Keras layer or functional model whose output has its input's shape. It is copied without its weights.
         repeats: n, the number of units, at least 1.
-        rolled: whether the stack is rolled. Default `None`: `default_rolled` decides, from the backend and n.
+        rolled: whether the stack is rolled. Default `None`: rolled from 8 units on with TensorFlow, and from 500 units
+            on with other backends.
         remat: activation checkpointing (rematerialization), which recomputes activations in the backward pass instead
-            of storing them: `"none"` (default), `"unit"` (those inside each unit) or `"segment"` (those inside each
-            segment of √n units). `True` means `"segment"`, which saves most memory with large batches.
-        vary: arguments that differ between the units, each with n values. A rolled stack can only vary arguments that
-            the unit stores in variables (its `variable_arguments`: `drop_path` of a `ResidualUnit`, if above 0).
+            of storing them: `False` or `"none"` (default); `"unit"` (those inside each unit); `"segment"` or `True`
+            (those inside each segment of √n units), which saves most memory with large batches.
+        vary: arguments that differ between the units, `{name: [n values]}`. In a rolled stack, only arguments that the
+            unit stores in variables can differ: `drop_path` of a `ResidualUnit` or `EncoderBlock` created with
+            `drop_path` above 0, or those in `variable_arguments` of a custom unit. Default `None`: all units are equal.
         **kwargs: as in `keras.layers.Layer`. The default dtype policy and `trainable` are the unit's.
 
-    To freeze single layers, freeze those of `units`. In a rolled stack, freeze those of `loop_unit()`, which freezes
-    the layer in every unit. `freeze_batch_norms` freezes the batch norms.
+    To freeze single layers of an unrolled stack, freeze layers of its `units`. In a rolled stack, freeze layers of
+    `loop_unit()`: each represents that layer in all units. `freeze_batch_norms` freezes the batch norms.
 
     Input and output: those of the unit, in the compute dtype. A Keras mask of sequences reaches every unit that
     accepts one.

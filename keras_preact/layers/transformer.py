@@ -63,10 +63,11 @@ class Sublayer(ResidualLayer):
         dropout: rate of dropout on F's output, in training. Default 0.
         drop_path: probability of dropping F for a sequence, in training. Default 0.
         use_bias: whether F's dense layers have biases. Default `True`.
-        gain: factor on the initial kernels of F (β of DeepNorm). Default 1.
+        gain: factor on the initial kernels of F, except those of queries and keys (β of DeepNorm). Default 1.
         **kwargs: as in `keras.layers.Layer`.
 
-    Input: (batch, steps, width), float; `mask`: bool (batch, steps). Output: the same shape, in the compute dtype.
+    Input: (batch, steps, width), float; `mask`: bool (batch, steps), `False` at padding. Output: the same shape, in the
+    compute dtype.
 
     Raises:
         InputError: an unknown name, a number out of range, a placement with ReLU around F, a shortcut with
@@ -238,9 +239,9 @@ class EncoderBlock(CompositeLayer):
         feed_forward_dim: width of the hidden layer. Default `None`: 4 × the input's.
         placement: where the normalization comes: `"pre_norm"` (default), `"post_norm"`, `"sandwich"` (before and
             after F), `"no_norm"`, or a `Placement`.
-        shortcut: h of both units. Default `"identity"`. `"scaled_residual"` with `"no_norm"` is ReZero (and, in
-            a Transformer, SkipInit); `"scaled_residual(initial=0.1, per_channel=True)"` with `"pre_norm"` is
-            LayerScale; `deepnorm` returns the settings of DeepNorm.
+        shortcut: h of both units. Default `"identity"`. `"scaled_residual"` with `"no_norm"` is ReZero;
+            `"scaled_residual(initial=0.1, per_channel=True)"` with `"pre_norm"` is LayerScale; `deepnorm` returns the
+            settings of DeepNorm.
         causal: whether a step attends only to itself and earlier steps. Default `False`.
         activation: of the hidden layer. Default `"gelu"`.
         normalization: `"layer"` (default), `"rms"` or `"none"`.

@@ -45,8 +45,8 @@ class ResidualUnit(ResidualLayer):
         placement: a name of `PLACEMENTS` (Table 2), or a custom `Placement`. Default `"full_preactivation"`.
         shortcut: a name of `SHORTCUTS` (Table 1), optionally with arguments (`"exclusive_gating(gate_bias=-7)"`), or
             a `Shortcut`. Default `"identity"`. The unit uses a copy of the layer, without its weights and with the
-            unit's dtype and data format. `conv` and `highway` contain convolutions: they use the unit's strides and,
-            unless you set them, its normalization, initializer and bias.
+            unit's dtype and data format. `conv` and `highway` use the unit's strides and, unless you set them, its
+            initializer and bias, and its normalization if F ends in one.
         shape_change: how x reaches F's shape if the two differ: `"projection"` (1×1 convolution; default) or
             `"option_a"` (subsample, pad with zeros). The shortcut then acts on the result. `conv` and `highway` change
             the shape themselves.
@@ -66,7 +66,8 @@ class ResidualUnit(ResidualLayer):
         zero_init_residual: start with F = 0. Default `False`.
         kernel_initializer: of the convolutions on both paths: `"he_by_fan_out"` (default; the authors' code), which is
             normal with variance 2 / (k² · filters), `"uniform_by_fan_in"` (PyTorch's default), or any Keras
-            initializer.
+            initializer without a seed. The gates of `exclusive_gating` and `shortcut_only_gating` always use the
+            default, and always have a bias.
         biases: which convolutions have a bias: `"none"` (default; the authors' code), `"unnormalized"` (those
             without a normalization right after them) or `"all"`.
         data_format: `"channels_last"` or `"channels_first"`; default Keras's setting.

@@ -141,9 +141,9 @@ def pretrained(name: str | None = None, dtype: Any = None) -> Any:
         float32. Without a name, a list of `Pretrained`.
 
     Raises:
-        InputError: there is no such network, or its weights are neither on this computer nor can be downloaded.
+        InputError: there is no such network, or its weights are not on this computer and cannot be downloaded.
 
-    Example: the errors of a network among the bundled test images, and the number that its card names.
+    Example: a network makes as many errors on the bundled test images as its entry records.
 
     >>> from keras_preact.data import load_dataset
     >>> about = pretrained()[0]
@@ -234,7 +234,7 @@ def _find(network: str, arguments: Mapping[str, Any], dataset: str) -> Pretraine
         if about.network == network and _layers(network, about.options) == wanted:
             return about
     names = ", ".join(about.name for about in on_dataset)
-    raise InputError(f"no trained weights for {dataset!r} fit these options; the networks that have some are {names}")
+    raise InputError(f"no trained weights for {dataset!r} fit these options; use the options of one of {names}")
 
 
 def _layers(network: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

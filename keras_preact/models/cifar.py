@@ -107,11 +107,14 @@ def cifar_resnet(
         block: the name of the block, instead of `bottleneck`: `"basic"`, `"bottleneck"` or `"single"` (one 3×3
             convolution per unit, depth 3n+2; the first rows of Table 3).
         classes: number of classes. Default 10.
-        input_shape: (height, width, channels) of the images. Default (32, 32, 3); without top, any height and width.
-        rolled: `False` (default) makes each unit a layer, `stage2_unit07`. `True` makes the units of a stage after
-            its first one layer, `stage2_stack`, which loops over stacked weights (see `UnitStack`): deep networks
-            then start several times as fast. `None` chooses by the backend and the length of the stage (see
-            `default_rolled`), as training runs do. All forms share their weights files.
+        input_shape: (height, width, channels) of the images, or (channels, height, width) with
+            `data_format="channels_first"`. Default (32, 32, 3); with `include_top=False`, three channels and any height
+            and width.
+        rolled: `False` (default): each unit is a layer, such as `stage2_unit07`. `True`: all units of a stage but the
+            first are one layer, such as `stage2_stack`, which loops over stacked weights. On TensorFlow and JAX,
+            training of deep networks then starts sooner. `None`: as `UnitStack` decides by the backend and the number
+            of units; training runs use it. `keras_preact.models.load_weights` loads the weights files of rolled and
+            unrolled networks into either; Keras's own `load_weights` does not.
         widen_factor: multiplies the filters of the stages, not those of the first convolution (wide residual
             networks). Fractional filters are rounded down. Default 1.
         output_stride: input pixels per pixel of the last feature map: 4 (default), 2 or 1. Below 4, dilation replaces
@@ -120,10 +123,12 @@ def cifar_resnet(
 
     Returns:
         A functional `keras.Model`. Input: float images (batch, height, width, channels), ideally zero-mean. Output:
-        logits (batch, classes), float32.
+        logits (batch, classes), float32; with `include_top=False`, the last feature map or, with `pooling`, one vector
+        (batch, channels) per image, in the compute dtype.
 
     Raises:
-        InputError: the depth is not 6n+2 or 9n+2, a name is unknown, or a number is out of range.
+        InputError: the depth does not fit the block (6n+2, 9n+2 or 3n+2), a name is unknown, a number is out of range,
+            or `weights` do not fit the network.
 
     Example:
 

@@ -55,9 +55,9 @@ def fold(model: keras.Model) -> keras.Model:
         model: a functional Keras model, with or without layers of this package; it is not changed. Stacks are unrolled.
 
     Returns:
-        A new model with the same inputs and, to about 1e-5 in float32, the same outputs as `model` in inference. Units
-        are replaced by their layers, named after the unit (`stage2_unit07_conv1`). The model is for saving, exporting
-        and inference, not for training: it is not compiled, and the units' dropout and drop path are removed.
+        A new model with the same inputs and, to about 1e-5 in float32, the same outputs as `model` in inference. Each
+        `ResidualUnit` is replaced by its layers, named after the unit (`stage2_unit07_conv1`). The model is for saving,
+        exporting and inference, not for training: it is not compiled, and drop path and dropout inside F are removed.
 
     Raises:
         InputError: the model is not functional, or has a layer that cannot be copied.

@@ -64,7 +64,8 @@ def imagenet_resnet(
         placement: a name in `PLACEMENTS` or a `Placement`. Default `"full_preactivation"`.
         shortcut: a name in `SHORTCUTS` or a `Shortcut`. Default `"identity"`.
         classes: number of classes. Default 1000.
-        input_shape: (height, width, channels). Default (224, 224, 3); without top, any height and width.
+        input_shape: (height, width, channels), or (channels, height, width) with `data_format="channels_first"`.
+            Default (224, 224, 3); with `include_top=False`, three channels and any height and width.
         rolled: as in `cifar_resnet`.
         stem: `"7x7"` (default), or `"3x3"` without stride or pooling, for small images.
         stride_in: the units with stride 2: `"first"` (the paper), the first of stages 2 to 4; or `"last"`, the last of

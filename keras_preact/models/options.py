@@ -39,8 +39,9 @@ class NetworkOptions:
             from 0 at the first unit. Default 0.
         zero_init_residual: whether to initialize every branch to F = 0. Default `False`.
         include_top: whether the network ends with pooling and a dense layer. Default `True`.
-        weights: `"cifar10"` or other data of a trained network (see `pretrained`), or the path of a weights file of
-            this network, with or without the layers before `input_tensor`. Default `None`: random weights.
+        weights: name of the data set of a trained network, for example `"cifar10"` (see `pretrained`); or path of a
+            weights file of this network. With `input_tensor`, the file may contain the layers before that tensor or
+            leave them out. Default `None`: random weights.
         input_tensor: a Keras tensor to build on, instead of a new input.
         pooling: global pooling without top: `None` (default), `"avg"` or `"max"`.
         classifier_activation: of the dense layer. Default `None`: the model outputs logits.

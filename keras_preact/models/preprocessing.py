@@ -17,17 +17,18 @@ def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing 
     """Return a network that accepts uint8 images, and resizes, crops and normalizes them itself.
 
     Args:
-        network: an ImageNet network of this package, with weights of another code base.
-        preprocessing: profile of the code base that trained the weights (`"paper"`, default, which is torchvision's
-            too; `"timm"`, `"keras_applications"`, …), or the preprocessing itself.
+        network: an ImageNet network of this package for square images, usually with weights of another code base.
+        preprocessing: profile of the code base that trained the weights: `"paper"` (default; also torchvision's),
+            `"timm"`, `"keras_applications"`, …; or a `Preprocessing`.
 
     Returns:
-        A functional model with the layers of `network`, which share their weights. Input: uint8 RGB images
-        (batch, height, width, 3) of any size, all equal in a batch; other dtypes are refused. If the network has
-        another input size than the preprocessing crops, the images are resized in proportion.
+        A functional model that contains `network` and has the same outputs. Input: uint8 RGB images (batch, height,
+        width, 3) of any size, the same for all images of a batch; other dtypes are refused. If the input size of
+        `network` differs from `Preprocessing.crop`, the size before the crop changes in proportion.
 
     Raises:
-        InputError: the profile has no ImageNet networks, or the network has no fixed image size.
+        InputError: the network has no fixed, square image size; or a profile is passed that is unknown, has no ImageNet
+            networks or no fixed preprocessing, or the network has no residual units.
 
     Example:
 

@@ -58,6 +58,10 @@ def _choice(default: Any, description: str) -> Any:
 class Conventions:
     """The choices that the paper leaves open, for one network. The defaults are the paper's.
 
+    A field with the name of an argument of `ResidualUnit` or `imagenet_resnet` has its values. `first_preactivation`
+    says when the first unit has norm and ReLU before the split: `"shared"`, always; `"by_shape"`, only if it changes
+    the shape, like all other units.
+
     The metadata of each field has a `description`, which `keras-preact info --against` prints.
     """
 

@@ -27,11 +27,11 @@ from keras_preact.models.rewiring import (
 
 
 def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
-    """Return a copy of the network with every row of equal residual units as one rolled `UnitStack`.
+    """Return a copy of the network in which consecutive equal residual units are one rolled `UnitStack`.
 
-    The copy has the same weights and computes the same function. So only rows are rolled whose units are
-    each called once, with equal arguments, and whose outputs in between are not used elsewhere. If a call has
-    `training=True`, nothing is rolled. Nested models are rolled too.
+    The copy has the same weights and computes the same function. Units are stacked only if each is called once, all
+    with the same arguments, and if nothing else uses the outputs between them. If a call has `training=True`, nothing
+    is rolled. Nested models are rolled too.
 
     Args:
         model: a functional Keras model with `ResidualUnit` or `EncoderBlock` layers; it is not changed.

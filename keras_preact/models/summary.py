@@ -77,7 +77,7 @@ def summarize(model: keras.Model) -> Summary:
     272282
     """
     if not model.built:
-        raise InputError(f"{model.name} is not built; call it on data once before you save it")
+        raise InputError(f"{model.name} is not built; call it on a batch of data first")
     graph = calls(model)
     groups: dict[str, list[Call]] = {"stem": []}
     seen_units = False

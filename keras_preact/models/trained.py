@@ -72,7 +72,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         raise InputError("batches is a tuple, which could be one pair of inputs and labels; pass a list or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
-        raise InputError(f"{network.name} has no batch norm to estimate statistics for; unfreeze one first")
+        raise InputError(f"{network.name} has no trainable batch norm; unfreeze those whose statistics to estimate")
     momenta = [norm.momentum for norm in norms]
     count_of_inputs = len(getattr(network, "inputs", None) or [None])
     count = 0

@@ -315,7 +315,7 @@ def transformer(
     Pre-norm and sandwich blocks are followed by a final normalization.
 
     Args:
-        inputs: `Tokens`, `Series` or `Patches`. Default `Tokens()`: 128 bytes.
+        inputs: `Tokens`, `Series` or `Patches`. Default `Tokens()`: sequences of 128 tokens from a vocabulary of 256.
         head: `Classification`, `Forecast` or `NextToken` (causal blocks). Default `Classification()`: two classes.
         depth: number of blocks. Default 6.
         dim: width of the residual stream. Default 128.

@@ -37,7 +37,7 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
         _draw_ours(axes, position + 0.16, line)
     if any(line.published_difference is not None for line in lines):
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
-    axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, one run")
+    axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, each run")
     if any(line.difference is not None and line.difference.is_known for line in lines):
         axes.plot([], [], color=COLOURS[0], linewidth=3, label="ours, 95 % interval of the difference")
     axes.set_yticks(range(len(lines)), [textwrap.fill(line.label, 60) for line in lines])

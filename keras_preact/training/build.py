@@ -101,7 +101,7 @@ def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     """Refuse an optimizer that a run cannot resume exactly, or whose model could not be saved after the last step."""
     if optimizer.use_ema:
         # Keras replaces the weights by their average at the end of `fit`, which a run calls several times.
-        raise InputError("a run cannot average its weights (use_ema=True); average the checkpoints of a longer run")
+        raise InputError("a run cannot average its weights; create the recipe's optimizer without use_ema=True")
     try:
         keras.saving.serialize_keras_object(optimizer)
     except NotImplementedError as error:

@@ -88,8 +88,12 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
         path: the folder that `compare` created.
         callbacks: as in `compare`.
 
+    Returns:
+        The folder, as in `compare`.
+
     Raises:
-        InputError: the folder contains no comparison, or a finished one.
+        InputError: the folder contains no comparison, or one that is finished or in which every run diverged.
+        RunLocked: (an InputError) another process is training the comparison.
         Diverged: every run diverged.
         Interrupted: a signal asked to stop again.
     """

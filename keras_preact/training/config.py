@@ -37,23 +37,27 @@ class RunConfig:
         options: arguments of the network, as plain data (`depth`, `placement`, `shortcut`, …). Default `{}`.
         dataset: a name that `load_dataset` accepts: `"bundled"` (default), `"folder"`, `"reviews"`, `"characters"`,
             `"weather"`, or a tensorflow-datasets name.
-        data_dir: folder of the data; `None` (default) for the default of each kind.
+        data_dir: the image folder, required by `"folder"`, or the data folder of tensorflow-datasets. Default `None`:
+            that of tensorflow-datasets. Bundled data have none.
         image_size: height and width of the images in pixels, for example 16 to reduce those of CIFAR. Default: as in
             `load_dataset`.
         only: names of the classes to train on. Default: all.
         skip_corrupt: skip and count unreadable images of a folder. Default `False`.
         recipe: the training recipe, or its name in `RECIPES`. Default `"demo"`.
-        precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`; `default_precision()` returns the
-            fastest on this machine.
+        precision: `"float32"` (default), `"mixed_float16"` or `"mixed_bfloat16"`; `default_precision()` returns
+            `"mixed_bfloat16"` where it is faster than float32.
         seed: seed of initialization, data order and augmentation. Default 0.
-        deterministic: compute the same weights each time, bit for bit, on one machine; see `make_deterministic`.
-            Default `False`.
-        devices: number of devices that share each batch; see `on_devices`. Default 1.
+        deterministic: compute the same weights each time, bit for bit, on one machine. Default `False`. The backend
+            stays deterministic for the rest of the process. On GPUs, JAX and PyTorch need an environment variable,
+            which the error names.
+        devices: number of devices that share each batch. It must divide the batch size and the number of test
+            examples. Default 1. With PyTorch, Keras trains on one.
         sync_batch_norm: with several devices on TensorFlow, batch norms use the statistics of the whole batch, as they
             always do on JAX. Default `False`: those of each device's share.
 
     Raises:
-        InputError: an unknown recipe, a seed that is not an integer from 0 to 2³² − 1, or a value of the wrong type.
+        InputError: an unknown recipe, a seed that is not an integer from 0 to 2³² − 1, or a `network`, `dataset`,
+            `options`, `only` or flag of the wrong type. `load_dataset` and `start` check the other values.
 
     Example:
 
@@ -135,13 +139,13 @@ class RunConfig:
         if self.only is not None and self.only != tuple(names):
             raise InputError(
                 f"only is {self.only}, but the data that were passed have the classes {', '.join(names) or 'none'}; "
-                "select them with dataset.only(…), or leave out one of the two"
+                "select them with dataset.only(…), or set only to None"
             )
         if (size := self.image_size) is not None and tuple(shape[:2]) != (size, size):
             raise InputError(
                 f"image_size is {size}, but the data that were passed have "
-                f"{f'images of {shape[0]}×{shape[1]} pixels' if shape else 'no images'}; scale them with "
-                f"dataset.at({size}), or leave out one of the two"
+                f"{f'images of {shape[0]}×{shape[1]} pixels' if shape else 'no images'}; "
+                f"{f'scale them with dataset.at({size}), or ' if shape else ''}set image_size to None"
             )
 
     def load_dataset(self, data_dir: str | None = None) -> Dataset:

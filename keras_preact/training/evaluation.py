@@ -87,10 +87,11 @@ def evaluate(
         path: the run folder.
         dataset: the data to test on. Default: those of the run.
         data_dir: the current folder of the run's data, if it has moved.
-        image_size: side of the square cropped from each test image, in pixels; for example 320 for a network trained
-            on 224. The network is `resized` to it. Default: as in training.
-        short_side: length to which the short side of each image is scaled before the crop, in pixels. Default: in
-            the same proportion to the crop as in the run's own test images.
+        image_size: height and width of the test images in pixels; for example 320 for a network trained on 224. Images
+            read from files are cropped to it; images in memory are reduced to it by area averaging. The network is
+            `resized` to it. Default: as in training.
+        short_side: length to which the short side of each image read from a file is scaled before the crop, in pixels.
+            Default: in the same proportion to the crop as in the run's own test images.
 
     Returns:
         `test_loss`, and `test_error` in percent; of a forecast, the mean absolute error in the data's unit.

@@ -139,7 +139,11 @@ class Recipe:
         return task.loss()
 
     def crop_padding(self, image_shape: Sequence[int]) -> float:
-        """Return the padding for `PadCropFlip`, given the shape (height, width, channels) of full-size images."""
+        """Return the padding for `PadCropFlip`: an int of pixels, or a float below 1, a share of the shorter side.
+
+        Args:
+            image_shape: (height, width, channels) of images of full size.
+        """
         return self.padding
 
     def image_scale(self, epoch: int, epochs: int) -> float:

@@ -20,9 +20,10 @@ from keras_preact.files import PARTIAL, checksum, write_atomically, writing
 from keras_preact.training.checkpoints import newest_notes
 
 METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
-"""Columns of metrics.csv. Errors are in percent. train_loss and train_error are running means over the epoch, on
-augmented images. seconds is the wall-clock time of the training so far, without the time between a stop and the next
-resume and without the turns of other runs in a comparison, but with the time in which the process was suspended."""
+"""Columns of metrics.csv. Errors are in percent; those of a forecast are in the data's unit. train_loss and train_error
+are running means over the epoch, on augmented images. seconds is the wall-clock time of the training so far. It
+includes the time in which the process was suspended, but not the time between a stop and the next resume, nor the turns
+of other runs in a comparison."""
 LOCK = ".lock"
 """File that the training process locks. The lock ends with the process; the file may remain."""
 CHECKSUM = "sha256"

@@ -96,6 +96,7 @@ def start(
         RunLocked: (an InputError) another process is training this run.
         Interrupted: a signal asked to stop; the run can be resumed.
         Diverged: the loss or a weight became NaN or infinite.
+        WriteError: (an OSError) the disk is full or the folder not writable. Its `run` is the folder to resume.
 
     Example: two steps on some of the bundled images, in a temporary folder.
 
@@ -231,7 +232,7 @@ def resume(
         path: the run folder. If several processes train the run, all must be able to read it.
         dataset: the data, if the run was trained on arrays.
         data_dir: the data's current folder, if it has moved.
-        callbacks: further Keras callbacks, as in `start`.
+        callbacks: Keras callbacks, as in `start`. Those of earlier parts of the run are not stored: pass them again.
 
     Returns:
         The finished run's folder.

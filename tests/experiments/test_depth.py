@@ -116,25 +116,27 @@ def test_expected_gaps_are_judged_by_their_intervals(store, gaps, spread, verdic
 
 
 def test_expected_best_rates_are_judged_by_their_course(store):
-    def screening(order, best):
+    def screening(order, best, *more):  # `more`: how much higher the errors of further seeds are
         return {
-            f"{order}-{at}-{rate:g}": [50.0 if rate == chosen else 70.0]
+            f"{order}-{at}-{rate:g}": [(50.0 if rate == chosen else 70.0) + each for each in (0.0, *more)]
             for at, chosen in best.items()
             for rate in (0.003, 0.01, 0.03, 0.1, 0.3)
         }
 
-    errors = {**screening("original", {20: 0.1, 110: 0.03}), **screening("full_preactivation", {20: 0.1, 110: 0.1})}
+    original, full = {20: 0.1, 110: 0.03}, {20: 0.1, 110: 0.1}
+    errors = {**screening("original", original, 0.5), **screening("full_preactivation", full, 0.5)}
     assert judged(store("screening", errors))[2:6] == ["agrees", "undecided", "agrees", "undecided"]
-    found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03})))
-    said = "0.1 at 20 layers; 0.1 at 110 layers; 0.03 at 218 layers (screening, 124 steps, n = 1)"
+    found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03}, 0.5)))
+    said = "0.1 at 20 layers; 0.1 at 110 layers; 0.03 at 218 layers (screening, 124 steps, n = 2)"
     assert (found[4].found, found[4].verdict) == (said, "differs")
-    assert judged(store("screening", screening("original", {56: 0.01})))[2] == "differs"  # 0.1, 0.01, 0.03
+    single = depth.findings(store("screening", screening("original", {434: 0.01})))[2]  # one run each: no interval
+    assert "0.01 at 434 layers" in single.found and single.verdict == "undecided"
 
 
 def test_expected_best_rates_are_judged_in_both_settings(store):
     """Best at 0.03 and then 0.01 after the screening's steps, at 0.1 after those of the depth study."""
     screened = {
-        f"original-{at}-{rate:g}": [50.0 if rate == chosen else 70.0]
+        f"original-{at}-{rate:g}": [50.0, 50.5] if rate == chosen else [70.0, 70.5]
         for at, chosen in {56: 0.03, 110: 0.01}.items()
         for rate in (0.003, 0.01, 0.03, 0.1, 0.3)
     }
@@ -143,7 +145,7 @@ def test_expected_best_rates_are_judged_in_both_settings(store):
     confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0, 46.5], "original-110-0.01": [52.0, 53.0]}
     found = depth.findings(store("depth", confirmed))[2:4]
     assert [(each.found, each.verdict) for each in found] == [
-        ("0.03 at 56 layers; 0.01 at 110 layers (screening, 124 steps, n = 1)", "agrees"),
+        ("0.03 at 56 layers; 0.01 at 110 layers (screening, 124 steps, n = 2)", "agrees"),
         ("0.1 at 56 layers; 0.1 at 110 layers (depth study, 1,560 steps)", "differs"),
     ]
 

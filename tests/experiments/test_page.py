@@ -41,7 +41,7 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     page = write_results(tmp_path).read_text()
     first = page.split("## ")[0]
     gap = difference((38.0, 39.0), (35.0, 35.5))
-    said = f"* 110 layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}] (n = 2 and 2)"
+    said = f"* 110 layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], undecided (n = 2 and 2)"
     assert said in first and "* 20 layers" not in first and "**At" not in first
     assert "](figures/depth.svg)" in first and (tmp_path / "figures" / "depth.svg").exists()
     assert "| at 20 and 56 layers the order makes no difference | not run | undecided |" in first

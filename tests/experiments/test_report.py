@@ -124,10 +124,10 @@ def test_training_fails_where_the_criterion_says_so_or_all_runs_diverged():
     environment = {"environment": {"hardware": {"accelerators": [], "cores": 2, "processor": "P"}}}
     for each in (*judged.runs, *lost.runs):
         each.record.update(environment)
-    criterion = f'In this table, "fails" means: {table.failing}'
+    criterion = f'In our column, "fails" means: {table.failing}'
     assert f"{criterion}. Runs" in markdown(table, paper, [judged])
     assert f"{criterion}, or all runs diverged. Runs" in markdown(table, paper, [judged, lost])
-    assert f'{cpu.what} In this table, "fails" means: all runs diverged. Runs' in markdown(table, cpu, [lost])
+    assert f'{cpu.what} In our column, "fails" means: all runs diverged. Runs' in markdown(table, cpu, [lost])
 
 
 def test_the_cost_of_a_row_is_that_of_the_runs_that_recorded_it():

@@ -92,14 +92,14 @@ def cast_finite(values: Any, dtype: Any, what: str) -> np.ndarray:
     """
     values = np.asarray(values)
     if "float" not in values.dtype.name:
-        raise InputError(f"{what} is {values.dtype}, not floating-point; nothing was loaded")
+        raise InputError(f"{what} is {values.dtype}, not floating-point; save the weights as float32")
     if not np.isfinite(values).all():
-        raise InputError(f"{what} contains NaN or infinite values; nothing was loaded")
+        raise InputError(f"{what} contains NaN or infinite values; load weights from before training diverged")
     dtype = keras.backend.standardize_dtype(dtype)
     with np.errstate(over="ignore"):
         converted = values.astype(dtype)
     if not np.isfinite(converted).all():
-        raise InputError(f"{what} contains values too large for {dtype}; nothing was loaded")
+        raise InputError(f"{what} contains values too large for {dtype}; build the network with a larger dtype")
     return converted
 
 

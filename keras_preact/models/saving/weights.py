@@ -60,7 +60,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     if not has_ending or not path.is_file():
         raise InputError(
             f"{path} {'does not exist' if has_ending else 'is not a weights file'}; pass the path of a file ending in "
-            f"{', '.join(ENDINGS)}, or the data set of trained weights, such as 'cifar10'"
+            f"{', '.join(ENDINGS)}, or the data set of trained weights to a builder, such as weights='cifar10'"
         )
     if path.suffix == ".safetensors":
         load_safetensors(model, path)
