@@ -32,10 +32,12 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
     figure = new_figure(alt, 9.0, 1.5 + 0.36 * len(lines))
     axes = figure.add_subplot()
     axes.axvline(0, color="0.5", linewidth=0.8)
+    has_published = any(line.published_difference is not None for line in lines)
     for position, line in enumerate(lines):
-        _draw_published(axes, position - 0.16, line)
+        if has_published:
+            _draw_published(axes, position - 0.16, line)
         _draw_ours(axes, position + 0.16, line)
-    if any(line.published_difference is not None for line in lines):
+    if has_published:
         axes.plot([], [], "D", color=COLOURS[1], fillstyle="none", label="published (the paper's network)")
     axes.plot([], [], "o", color=COLOURS[0], alpha=0.6, label="ours, each run")
     if any(line.difference is not None and line.difference.is_known for line in lines):
