@@ -12,8 +12,8 @@ from keras_preact.models.registry import get_entry
 def card(about: Pretrained) -> str:
     """Return the card of a trained network as Markdown.
 
-    >>> print(card(catalogue()["resnet14x2-preact-cifar10"]).splitlines()[0])
-    ## resnet14x2-preact-cifar10
+    >>> print(card(catalogue()["resnet20-preact-cifar10"]).splitlines()[0])
+    ## resnet20-preact-cifar10
     """
     rows = [f"| {says} | {value} |" for says, value in facts(about).items()]
     return "\n".join([f"## {about.name}", "", "| | |", "|---|---|", *rows, "", limits(about)])
@@ -38,12 +38,12 @@ preprocesses them itself, and returns logits:
 ```python
 from keras_preact.models import pretrained
 
-network = pretrained("resnet14x2-preact-cifar10")
+network = pretrained("resnet20-preact-cifar10")
 ```
 
 To get an image network without the preprocessing, pass the name of its data to the builder, with the options on its
 card and, unless they are 10 and (32, 32, 3), the number of classes and the image shape:
-`cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`,
+`cifar_resnet(depth=20, weights="cifar10")`, `cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`,
 `cifar_resnet(depth=20, classes=5, weights="cifar10_5classes")`. Normalize its inputs as in training. Add
 `include_top=False` for the features alone.
 
@@ -59,7 +59,7 @@ import keras
 
 from keras_preact.models import require_uint8
 
-trained = pretrained("resnet14x2-preact-cifar10")
+trained = pretrained("resnet20-preact-cifar10")
 trained.trainable = False
 features = trained.get_layer("logits").input
 network = require_uint8(keras.Model(trained.input, keras.layers.Dense(3)(features)))

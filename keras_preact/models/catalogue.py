@@ -43,7 +43,7 @@ class Pretrained:
     """A trained network.
 
     Attributes:
-        name: for example `"resnet14x2-preact-cifar10"`.
+        name: for example `"resnet20-preact-cifar10"`.
         network: name of the builder, for example `"cifar_resnet"`.
         options: arguments of the builder.
         dataset: name of the data set it was trained on.
