@@ -532,7 +532,7 @@ REFUSED = {
     "width of a ResNet": (["train", "--dim", "8"], "cifar_resnet has no dim; leave out --dim"),
     "order by name and by option": (
         ["train", "--model", "prenorm-transformer", "--placement", "post_norm"],
-        "use --model transformer",
+        "choose transformer instead",
     ),
     "sequences for a ResNet": (
         ["train", "--dataset", "reviews"],

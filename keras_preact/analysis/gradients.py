@@ -132,8 +132,8 @@ def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
     *outputs, classes = shape
     if classes == 1:
         raise InputError(
-            "the network has one output, not a score for each class; pass the training loss to `gradient_signal` or "
-            "`path_lengths` as loss="
+            "the network has one output, not a score for each class; use one with two classes, or pass the training "
+            "loss to `gradient_signal` or `path_lengths` as loss="
         )
     if array.shape == shape:
         raise InputError("the labels are one-hot; pass class numbers: labels.argmax(-1)")

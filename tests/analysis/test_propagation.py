@@ -157,7 +157,7 @@ def test_a_network_of_one_score_needs_its_loss():
     """The cross-entropy of one class is 0, and so is its gradient."""
     binary = cifar_resnet(8, classes=1, input_shape=X.shape[1:])
     for labels in (np.zeros((len(X), 1), int), np.zeros(len(X), int)):
-        with pytest.raises(InputError, match="one output, not a score for each class; pass the training loss"):
+        with pytest.raises(InputError, match="one output, not a score for each class; use one with two"):
             gradient_signal(binary, X, labels)
 
 
