@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_preact.analysis import Chain, inspect_model, write_inspection
@@ -19,8 +18,8 @@ from keras_preact.data import bundled_cifar10
 from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.data.splits import SMALLEST_IMAGE
 from keras_preact.errors import InputError, check_installed, check_positive
-from keras_preact.models import Tokens
 from keras_preact.models.rewiring import check_functional
+from keras_preact.models.transformer import vocabulary_of
 from keras_preact.training import RunConfig, RunFolder, next_free_folder
 from keras_preact.training.device import seeded
 from keras_preact.training.evaluation import data_of
@@ -79,8 +78,7 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
     if options.data_dir is not None:
         raise InputError(f"{options.model} is not a run, so it has no data of its own; leave out {option('data_dir')}")
     if len(shape) == 1:
-        sizes = [layer.input_dim for layer in model.layers if isinstance(layer, keras.layers.Embedding)]
-        tokens = np.random.default_rng(0).integers(1, min(sizes, default=Tokens.vocabulary), size=(count, *shape))
+        tokens = np.random.default_rng(0).integers(1, vocabulary_of(model), size=(count, *shape))
         outputs = (count, *model.output_shape[1:-1])  # a label for each sequence, or for each token
         labels = np.arange(math.prod(outputs)).reshape(outputs) % classes
         return tokens.astype("int32"), labels, f"{count} sequences of random tokens with arbitrary labels"

@@ -17,9 +17,9 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed, first_line, shown
-from keras_preact.keras_private import layers_inside
 from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.models.folding import fold
+from keras_preact.models.transformer import vocabulary_of
 
 Outputs = Callable[[np.ndarray], np.ndarray]
 TOLERANCES = {"float32": 1e-4, "int8": 0.2}
@@ -278,8 +278,7 @@ def _images(model: keras.Model) -> np.ndarray:
     dtype = model.inputs[0].dtype
     random = np.random.default_rng(0)
     if "int" in dtype:
-        sizes = [layer.input_dim for layer in layers_inside(model) if isinstance(layer, keras.layers.Embedding)]
-        return random.integers(0, min(sizes, default=256), (2, *shape)).astype(dtype)
+        return random.integers(0, vocabulary_of(model), (2, *shape)).astype(dtype)
     return random.normal(size=(2, *shape)).astype(dtype)
 
 

@@ -10,6 +10,7 @@ import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_flag, check_model_name, check_positive, check_rate
+from keras_preact.keras_private import layers_inside
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
@@ -385,6 +386,12 @@ def transformer(
             x = layer(x)
     model = keras.Model(source_inputs(start), head(x), name=name)
     return with_policy(model, dtype)
+
+
+def vocabulary_of(model: keras.Model) -> int:
+    """Return the number of tokens that every embedding in a model accepts; without one, the default of `Tokens`."""
+    sizes = [layer.input_dim for layer in layers_inside(model) if isinstance(layer, keras.layers.Embedding)]
+    return min(sizes, default=Tokens.vocabulary)
 
 
 def _check_fits(input_tensor: Any, inputs: Inputs) -> None:
