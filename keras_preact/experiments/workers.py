@@ -136,12 +136,7 @@ class _WorkerPool:
     def __init__(self, command: Sequence[str], workers: int) -> None:
         self.command = list(command)
         threads = str(max(1, usable_cores() // workers))
-        names = (
-            "TF_NUM_INTRAOP_THREADS",
-            "TF_NUM_INTEROP_THREADS",
-            "OMP_NUM_THREADS",
-            "PJRT_NPROC",  # JAX
-        )
+        names = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS", "PJRT_NPROC")
         self.environment = {**dict.fromkeys(names, threads), **os.environ}  # what the user has set comes first
         self.processes: list[subprocess.Popen[bytes]] = []
         self.outputs: list[IO[bytes]] = []

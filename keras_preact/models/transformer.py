@@ -352,7 +352,8 @@ def transformer(
     if input_tensor is not None:
         check_input_tensor(input_tensor)
         _check_fits(input_tensor, inputs)
-    name = name or f"transformer{check_positive('depth', depth)}_{placement.name}"
+    check_positive("depth", depth)
+    name = name or f"transformer{depth}_{placement.name}"
     check_model_name(name)
     start = inputs.tensor() if input_tensor is None else input_tensor
     x = Positions(dtype=dtype, name="positions")(inputs.embed(start, check_positive("dim", dim), dtype))

@@ -176,6 +176,7 @@ def test_hyphens_are_underscores():
     ("make", "sentence"),
     [
         (lambda: transformer(depth=0), "depth is 0"),
+        (lambda: transformer(depth=0, name="mine"), "depth is 0"),
         (lambda: transformer(dim=10, heads=4), "4 heads do not divide a width of 10"),
         (lambda: transformer(Patches((32, 32, 3), 5)), "patches of 5 pixels do not divide"),
         (lambda: transformer(Patches((None, None, 3))), "height is None; it must be an integer of at least 1"),
