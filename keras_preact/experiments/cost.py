@@ -12,13 +12,14 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.data import ImageDataset, feed, from_arrays
+from keras_preact.data import feed, from_arrays
 from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job, timing_key
 from keras_preact.training.build import build_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import on_devices
 from keras_preact.training.evaluation import TEST_BATCH
+from keras_preact.training.sizes import Sizes
 
 ROUNDS = 4
 """Timed steps; one more before them compiles."""
@@ -66,11 +67,11 @@ def seconds_of(config: RunConfig) -> float:
     recipe = config.recipe
     epochs = recipe.epochs(images // recipe.batch_size)
     seconds = 0.0
+    sizes = Sizes(dataset)
     with on_devices(config.devices):
         model = build_model(config, dataset)
         for scale, count in Counter(recipe.image_scale(epoch, epochs) for epoch in range(epochs)).items():
-            scaled = dataset.at_scale(scale) if isinstance(dataset, ImageDataset) and scale != 1 else dataset
-            step, test = _timed(model, scaled, config)
+            step, test = _timed(model, sizes.at(scale, model), config)
             seconds += count / epochs * recipe.steps * step + count * test * tested / len(dataset.test)
     return seconds
 

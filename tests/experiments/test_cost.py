@@ -1,11 +1,14 @@
 """What runs would cost here: timed on the networks themselves."""
 
 import dataclasses
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
+from keras_preact.data import PadCropFlip
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, cost, costs, plan
+from keras_preact.training import CosineSchedule, FastRecipe, RunConfig
 
 
 @pytest.mark.thorough
@@ -21,6 +24,22 @@ def test_twice_the_steps_cost_about_twice_the_time(tmp_path, monkeypatch):
     longer = dataclasses.replace(job.config, recipe=recipe.with_steps(2 * recipe.steps))
     assert cost.seconds_of(longer) == 2 * once
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.thorough
+def test_images_that_grow_are_timed_at_each_of_their_sizes(monkeypatch):
+    """Data and recipe change the size together: padding is a share of a size that the traced step has to know."""
+    seen, call = [], PadCropFlip.call
+
+    def watched(layer, x, training=None):
+        seen.append(x.shape[1])
+        return call(layer, x, training)
+
+    monkeypatch.setattr(PadCropFlip, "call", watched)
+    recipe = FastRecipe("growing", 15_000, 10, CosineSchedule(0.05), padding=4, scale_changes=(0.4, 0.7))
+    assert cost.seconds_of(RunConfig("cifar_resnet", {"depth": 8}, "cifar10", recipe=recipe)) > 0
+    sizes = [size for size, _ in itertools.groupby(seen)]
+    assert sizes[-3:] == [16, 24, 32]
 
 
 @pytest.mark.parametrize("row", ["cifar100-164-original", "cifar10-110-original"])
