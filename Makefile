@@ -8,7 +8,7 @@
 # make types          style, and types on Linux, macOS and Windows
 # make audit          known vulnerabilities of the installed packages (needs the internet)
 # make lab            open the course in JupyterLab
-# make bench          measure speed and memory against plain Keras, keras.applications and PyTorch, into runs/benchmarks
+# make bench          measure speed and memory against plain Keras, keras.applications, keras_hub and PyTorch, into runs/benchmarks
 # make reproduce      list the runs of the paper's tables and the cost of missing ones on this machine; BUDGET=smoke, cpu, deep or paper
 # make site           build the site (course, guides, results, API reference) into build/site
 # make dist           build the wheel and the source distribution into dist/ and check them
@@ -83,6 +83,7 @@ lab: $(VENV)/installed
 	$(ONEDNN) PYTEST_CURRENT_TEST=lab TF_CPP_MIN_LOG_LEVEL=3 $(BIN)/jupyter lab $(LAB) notebooks
 
 bench: $(VENV)/installed
+	@$(BIN)/python -c "import importlib.util as i; assert i.find_spec('torch') and i.find_spec('keras_hub')" 2>/dev/null || $(PIP) --editable '.[bench]'
 	$(ONEDNN) $(BIN)/python -m benchmarks
 
 reproduce: $(VENV)/installed

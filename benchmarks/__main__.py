@@ -11,13 +11,15 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks.comparisons import Comparison, Subject, comparisons
+from benchmarks.comparisons import RUNTIME_PACKAGES, Comparison, Subject, comparisons
 from benchmarks.report import draw, is_from_elsewhere, report
 from benchmarks.worker import Worker
 
 ROOT = Path(__file__).parents[1]
 TURN_SECONDS, TURN_STEPS = 2.0, 5
 """Duration and minimum number of steps of a subject's turn. The first steps of a turn have cold caches."""
+LONG_SECONDS = 5.0
+"""A longer step, such as a call of `fit`, is a turn of its own."""
 
 
 @contextmanager
@@ -69,7 +71,7 @@ def measure(comparison: Comparison, rounds: int) -> dict[str, dict[str, list[flo
 def _steps_per_turn(worker: Worker) -> int:
     worker.steps(1)
     seconds = worker.steps(1)["seconds"]
-    if seconds > TURN_SECONDS:
+    if seconds > LONG_SECONDS:
         return 1
     return max(TURN_STEPS, round(TURN_SECONDS / seconds))
 
@@ -89,12 +91,16 @@ def main() -> None:
     from keras_preact.training import default_precision
     from keras_preact.training.provenance import environment
 
-    installed = (importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub", "jax"))
-    available = comparisons(default_precision(), *installed)
+    torch, hub, jax, *runtimes = (
+        importlib.util.find_spec(name) is not None for name in ("torch", "keras_hub", "jax", *RUNTIME_PACKAGES)
+    )
+    available = comparisons(default_precision(), torch, hub, jax, all(runtimes))
     if arguments.only:
         chosen = [c for c in available if c.name.startswith(tuple(arguments.only))]
     else:
         chosen = [c for c in available if c.is_short or arguments.full]
+    if not chosen:
+        parser.error(f"no comparison is called {' or '.join(arguments.only)}…; see --list --full")
     if arguments.list:
         print(*(comparison.name for comparison in chosen), sep="\n")
         return
@@ -103,10 +109,13 @@ def main() -> None:
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine or with other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine, backend or with other versions; choose another --out")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:
-            continue  # measured before this series was interrupted
+            print(
+                f"{comparison.name}: measured already, in {file}; to measure it again, choose another --out", flush=True
+            )
+            continue
         print(comparison.name, flush=True)
         rounds = min(arguments.rounds, comparison.rounds or arguments.rounds)
         began = time.perf_counter()

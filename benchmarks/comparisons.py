@@ -49,12 +49,14 @@ class Comparison:
     """Whether `make bench` runs it; if not, only `--full` or `--only` does."""
 
 
-def comparisons(default: str, torch: bool, hub: bool = False, jax: bool = False) -> Iterator[Comparison]:
+def comparisons(
+    default: str, torch: bool, hub: bool = False, jax: bool = False, export: bool = False
+) -> Iterator[Comparison]:
     """Yield all comparisons.
 
     Args:
         default: precision of the rows named "default": the one in which `keras-preact train` trains on this machine.
-        torch, hub, jax: whether PyTorch, keras_hub and JAX are installed.
+        torch, hub, jax, export: whether PyTorch, keras_hub, JAX and the runtimes of the extra "export" are installed.
     """
     for depth in DEPTHS:
         yield _start(depth, default, torch)
@@ -77,7 +79,7 @@ def comparisons(default: str, torch: bool, hub: bool = False, jax: bool = False)
     for kind in ("training", "inference"):
         for precision in PRECISIONS:
             yield _imagenet(kind, precision)
-    for network in ("cifar", "imagenet"):
+    for network in ("cifar", "imagenet") if export else ():
         for batch in (1, 16):
             yield _serving(network, batch, torch)
     yield _fit(20, 100, 60, default)
@@ -108,6 +110,7 @@ def _start(depth: int, default: str, torch: bool) -> Comparison:
     size = {"depth": depth, "batch": 8}
     subjects = [_form(form, size, default) for form in ("default", "default, optimizer not built")]
     subjects += [_form(form, size) for form in FORMS]
+    subjects.append(Subject("plain Keras, optimizer built", "cifar_plain", {**size, "builds_optimizer": True}))
     if depth == 1001:
         subjects.append(_form("rolled, remat", size))
         subjects.append(_form("rolled, remat", size, default, "default, remat"))
@@ -180,6 +183,8 @@ def _imagenet(kind: str, precision: str) -> Comparison:
     return Comparison(f"ImageNet-50 {kind} {precision}", subjects, images=16)
 
 
+RUNTIME_PACKAGES = ("tf2onnx", "onnxruntime", "openvino", "ai_edge_litert")
+"""Modules that the comparisons "serving" import."""
 RUNTIMES = (
     "TensorFlow",
     "TensorFlow, frozen",

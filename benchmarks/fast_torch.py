@@ -3,7 +3,7 @@
 python -m benchmarks.fast_torch --data-dir DIR --seeds 3 --out results/benchmarks/2-cores-fast-torch
 
 The batches, the sizes of the images, the learning rates, the decay and the loss are those of the recipe `fast`. The
-network is compiled, computes in bfloat16 and is channels_last, the fastest form of the comparison "throughput".
+network is compiled, computes in bfloat16 and is channels_last, as in the comparison "throughput".
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def main() -> None:
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "runs": {}}
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine or with other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine, backend or with other versions; choose another --out")
     options.out.mkdir(parents=True, exist_ok=True)
     dataset = load_dataset("cifar10", options.data_dir)
     for seed in range(options.seeds):

@@ -158,7 +158,7 @@ DEFAULTS = (
     Default(
         "Stages with 8 or more equal units are rolled on TensorFlow; on other backends, stages with 500 or more.",
         "A loop is traced once for all units, so training starts sooner. Steps take about as long at 56 and 164 "
-        "layers, and up to a fifth longer at 1001. Shorter stages gain "
+        "layers, and 1.07 to 1.18 times as long at 1001. Shorter stages gain "
         "nothing. On JAX, loops start sooner too, but need more memory. GPUs were not measured.",
         (
             Claim("first step, 1001: unrolled ÷ rolled", "start 1001", "unrolled", "rolled", "first_step"),
@@ -244,8 +244,8 @@ DEFAULTS = (
 
 
 def is_from_elsewhere(results: dict[str, Any], here: dict[str, Any]) -> bool:
-    """Return whether a series was measured on other hardware or with other versions."""
-    return any(results["environment"][part] != here[part] for part in ("versions", "hardware"))
+    """Return whether a series was measured on other hardware, with other versions, or with another use of oneDNN."""
+    return any(results["environment"].get(part) != here.get(part) for part in ("versions", "hardware", "onednn"))
 
 
 def report(results: dict[str, Any]) -> str:
@@ -258,9 +258,9 @@ def report(results: dict[str, Any]) -> str:
         "pre-activation ResNet-50 at 224×224. *Plain Keras* is the paper's network in Keras's own layers. *Rolled*: "
         "equal units run as a loop over stacked weights; *unrolled*: one layer each; *remat*: the backward pass "
         "recomputes activations. *Bare step*: a training step on one batch in memory. *Frozen*: a graph with its "
-        "weights as constants. Batch sizes: 128 in “throughput”, “XLA”, “deterministic” and “step 56”; 32 in “step "
-        "164”, “on PyTorch” and “on JAX”; 16 on ImageNet and in “encoder 6” (sequences of 128 tokens); 8 in “start” "
-        "and “step 1001”.",
+        "weights as constants. Batch sizes: 128 in “throughput”, “at once”, “XLA”, “deterministic” and “step 56”; 100 "
+        "in “fit”; 64 in “memory”; 32 in “step 164”, “on PyTorch” and “on JAX”; 16 on ImageNet and in “encoder 6” "
+        "(sequences of 128 tokens); 8 in “start”, “encoder start” and “step 1001”.",
         "",
         f"{machine(results['environment'])} Commits: {', '.join(_commits(results))}.",
         "",
@@ -268,13 +268,21 @@ def report(results: dict[str, Any]) -> str:
     ]
     lines += [
         "Each ratio divides two medians; the smallest and largest ratio of a round follow it. A target holds if "
-        "all rounds satisfy it, and is undecided if only some do. If there are several competitors, the ratio is to "
-        "the fastest. Where neither the row nor the comparison names a precision, it is float32 in “start” (except in "
+        "all rounds satisfy it, and is undecided if only some do. In “start”, “encoder start”, “memory” and “on JAX”, "
+        "each round starts new processes and takes the median of two steps. Elsewhere all rounds share one process per "
+        "row, so their range leaves out how much processes differ: the same network takes up to a third longer in "
+        "another comparison. If there are several competitors, the ratio is to the fastest.",
+        "",
+        "Where neither the row nor the comparison names a precision, it is float32 in “start” (except in "
         "“default”), “on PyTorch”, “on JAX” and “serving”, and elsewhere what `keras-preact train` chooses on this "
-        "machine. “Default” is what that command does; in the comparisons “step” it is the row “rolled, "
-        "mixed_bfloat16”, and where a ratio says “equal multiply-adds”, the row “default, stride in the last unit”, "
-        "with the strides of keras.applications. A “matrix product” multiplies two 4096×4096 matrices. In “fit 20” a "
-        "step is a call of `fit`, in “at once 110” two training steps. For inference, our "
+        "machine. “Default” has the loops and the precision of that command, but TensorFlow's own number of threads; "
+        "the command runs the operations of small batches, such as 8 images of 32×32 pixels, on one thread each. In "
+        "the comparisons “step”, “default” is the row “rolled, mixed_bfloat16”, and where a ratio says “equal "
+        "multiply-adds”, the row “default, stride in the last unit”, with the strides of keras.applications. Plain "
+        "Keras and keras_hub do not build their optimizer before the first step, so TensorFlow traces that step "
+        "twice, unless the row says “optimizer built”. Our networks build it, except in “encoder 6” and “encoder "
+        "start”. PyTorch runs eagerly unless the row says “compiled”. A “matrix product” multiplies two 4096×4096 "
+        "matrices. In “fit 20” a step is a call of `fit`, in “at once 110” two training steps. For inference, our "
         "network is folded (`keras_preact.models.fold`) and the others are not. In “start”, memory is the peak of the "
         "whole process.",
         "",
@@ -303,7 +311,9 @@ def _defaults(results: dict[str, Any]) -> list[str]:
     for default in DEFAULTS:
         ratios = [(claim.text, ratio) for claim in default.ratios if (ratio := claim.ratio(results)) is not None]
         if ratios:
-            measured = "; ".join(f"{text} **{ratio.value:.2f}**" for text, ratio in ratios)
+            measured = "; ".join(
+                f"{text} **{ratio.value:.2f}**" + (f" ({ratio.range})" if ratio.range else "") for text, ratio in ratios
+            )
             lines += [f"* **{default.what}** {default.reason} Measured: {measured}."]
     return ["## Defaults chosen by measurement", "", *lines, ""] if lines else []
 

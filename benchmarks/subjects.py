@@ -129,8 +129,9 @@ def cifar_at_once(runs: int, precision: str, **arguments: Any) -> Step:
     return step
 
 
-def cifar_plain(depth: int, batch: int) -> Step:
-    return training_step(plain_network(depth), batch, 32, 10, builds_optimizer=False)  # as users write it
+def cifar_plain(depth: int, batch: int, builds_optimizer: bool = False) -> Step:
+    # By default as users write it: Keras builds the optimizer in the first step.
+    return training_step(plain_network(depth), batch, 32, 10, builds_optimizer=builds_optimizer)
 
 
 def plain_network(depth: int) -> Any:
