@@ -41,8 +41,8 @@ def saved_by_the_early_stride(answer: Any) -> str:
         if not is_close(found, 0.75 * first):
             raise Wrong(f"{call} it returns {found:,.0f}, not {0.75 * first:,.0f}.")
     return (
-        "Three quarters of the first convolution. In a ResNet-50 it is the same number in the stages 2 to 4, because "
-        "the channels double where the size halves."
+        "Three quarters of the first convolution. In a ResNet-50 it is the same number in stages 2 to 4, because "
+        "channels and filters double where the size halves."
     )
 
 
