@@ -52,7 +52,7 @@ class ProgressBar(RunFolderCallback):
     def on_train_begin(self, logs: Any = None) -> None:
         if self._progress is None:
             self._progress = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),  # a run folder may be called net[seed=1]
                 BarColumn(bar_width=30),
                 TextColumn("step {task.completed}/{task.total}  {task.fields[news]}"),
                 TimeRemainingColumn(),
@@ -60,29 +60,32 @@ class ProgressBar(RunFolderCallback):
             )
             self._done = int(self.run_folder.record().get("step", 0))
             self._task = self._progress.add_task(self.name, total=self.steps, completed=self._done, news="compiling")
-            self._seen = (time.perf_counter(), self._done)
             if console.is_terminal:
                 _show(self)
                 self._progress.start()
 
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self._first: tuple[float, int] | None = None
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self._done += 1
+        self._last = (time.perf_counter(), self._done)
+        self._first = self._first or self._last  # the speed is that of the steps after this one, which may compile
         assert self._progress is not None
         self._progress.update(self._task, completed=self._done)
         if self._done >= self.steps:
             self._progress.update(self._task, news="testing")
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        assert self._progress is not None
-        now = time.perf_counter()
-        speed = (self._done - self._seen[1]) * self.batch_size / (now - self._seen[0])
-        self._seen = (now, self._done)
+        assert self._progress is not None and self._first is not None
+        seconds, steps = self._last[0] - self._first[0], self._last[1] - self._first[1]
+        speed = f"  ({steps * self.batch_size / seconds:,.0f} examples/s)" if seconds else ""
         unit = " %" if "accuracy" in logs else ""
         train, test = (f"{error:.{1 if unit else 2}f}{unit}" for error in errors(logs))
-        news = f"error: training {train}, test {test}  ({speed:,.0f} examples/s)"
+        news = f"error: training {train}, test {test}{speed}"
         self._progress.update(self._task, news=news)
         if not console.is_terminal:
-            console.print(f"{self.name}  epoch {epoch + 1}  step {self._done}/{self.steps}  {news}", soft_wrap=True)
+            say(f"{self.name}  epoch {epoch + 1}  step {self._done}/{self.steps}  {news}")
         if self._done >= self.steps:
             self.close()
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def printable(text: object, keep: str = "") -> str:
@@ -312,6 +313,9 @@ class Interrupted(Exception):
         self.step = step
         self.path = path
 
+    def __reduce__(self) -> tuple[Any, ...]:  # processes of a pool send their exceptions
+        return type(self), (self.signal_number, self.step, self.path)
+
 
 class Diverged(Exception):
     """The loss or a weight became NaN or infinite. The run ended, and its record says so.
@@ -337,3 +341,7 @@ class Diverged(Exception):
         self.examples = list(examples)
         self.path = path
         self.checkpoint_step = checkpoint_step
+        self._what = what
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._what, self.step, self.examples, self.path, self.checkpoint_step)

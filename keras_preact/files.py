@@ -91,14 +91,25 @@ def _replace(aside: Path, path: Path, tries: int = 20 if os.name == "nt" else 1)
     os.replace(aside, path)
 
 
+def remove(path: Path, tries: int = 20 if os.name == "nt" else 1) -> None:
+    """Remove a file. On Windows, wait for up to a second while another program reads it."""
+    for _ in range(tries - 1):
+        with suppress(PermissionError):
+            path.unlink(missing_ok=True)
+            return
+        time.sleep(0.05)
+    path.unlink(missing_ok=True)
+
+
 def _move_flushed(aside: Path, path: Path) -> None:
     """Flush a temporary file to the disk, then rename it: a power cut leaves the old file or the new one."""
     with open(aside, "rb+") as file:  # Windows cannot flush a file that is open for reading only
         os.fsync(file.fileno())
     _replace(aside, path)
     if os.name == "posix":  # Windows cannot open folders
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        with suppress(OSError):  # nor can some network drives flush them; the file is complete in any case
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.errors import check_rate
+from keras_preact.errors import InputError, check_rate
 
 
 @keras.saving.register_keras_serializable(package="keras_preact")
@@ -24,10 +24,11 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         label_smoothing: ε, at least 0 and less than 1. Default 0.1.
         **kwargs: as in `keras.losses.Loss`.
 
-    Labels: integers (batch, …) or (batch, …, 1). Outputs: logits (batch, …, K).
+    Labels: integers (batch, …) or (batch, …, 1). Outputs: logits (batch, …, K). The loss of a label outside
+    0, …, K − 1 is NaN.
 
     Raises:
-        InputError: ε is out of range.
+        InputError: ε is out of range, or labels are one-hot.
 
     Example: equal logits cost ln 2 for two classes, whatever the labels.
 
@@ -43,11 +44,18 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         if len(y_true.shape) == len(y_pred.shape):
+            if y_true.shape[-1] not in (1, None):
+                raise InputError(
+                    f"labels of shape {tuple(y_true.shape)} look one-hot; pass class numbers, or use Keras's "
+                    "CategoricalCrossentropy(from_logits=True, label_smoothing=...)"
+                )
             y_true = ops.squeeze(y_true, -1)
-        labels = ops.one_hot(ops.cast(y_true, "int32"), y_pred.shape[-1], dtype=y_pred.dtype)
-        return keras.losses.categorical_crossentropy(
+        classes, numbers = y_pred.shape[-1], ops.cast(y_true, "int32")
+        labels = ops.one_hot(ops.clip(numbers, 0, classes - 1), classes, dtype=y_pred.dtype)
+        losses = keras.losses.categorical_crossentropy(
             labels, y_pred, from_logits=True, label_smoothing=self.label_smoothing
         )
+        return ops.where(ops.logical_and(numbers >= 0, numbers < classes), losses, float("nan"))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "label_smoothing": self.label_smoothing}

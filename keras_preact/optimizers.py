@@ -189,9 +189,10 @@ def _rate(learning_rate: Any) -> Any:
 
 
 def _decays(variable: Any) -> bool:
-    is_embedding = "embedding" in variable.path.split("/") or variable.name.startswith("embedding_")  # in a stack
+    layers = getattr(variable, "path", variable.name).split("/")  # a `tf.Variable` has no path
+    is_embedding = "embedding" in layers or variable.name.startswith("embedding_")  # in a stack
     return _is_kernel(variable) and not is_embedding
 
 
 def _is_kernel(variable: Any) -> bool:
-    return variable.name.endswith("kernel")  # in a stack: unit_conv1_kernel
+    return variable.name.split(":")[0].endswith("kernel")  # in a stack: unit_conv1_kernel; a `tf.Variable`: kernel:0

@@ -22,6 +22,7 @@ from PIL import Image
 from rich.console import Console
 
 from keras_preact import InputError, __version__
+from keras_preact.analysis import read_inspection
 from keras_preact.cli import main
 from keras_preact.cli.demo import _compared
 from keras_preact.cli.inspect import _images, _images_for
@@ -61,6 +62,9 @@ def picture_folder(tmp_path):
 
 def small(folder, *more):
     return ["train", "--dataset", "folder", "--data-dir", str(folder), "--depth", "8", "--batch-size", "8", *more]
+
+
+NoMemory = type("OutOfMemoryError", (RuntimeError,), {})  # named like PyTorch's
 
 
 def text(capsys):
@@ -200,6 +204,19 @@ def test_info_says_what_another_profile_has_otherwise(capsys):
     assert re.search(r"trainable parameters +25,549,352 +25,568,360", table)
 
 
+@pytest.mark.parametrize(
+    ("options", "same"),
+    [
+        (["--shape-change", "option_a", "--against", "fb_resnet_torch"], "change of shape"),
+        (["--against", "resnet_1k_layers"], "strided convolution of a bottleneck"),
+        (["--placement", "original", "--against", "resnet_1k_layers"], "norm and ReLU of the first unit"),
+    ],
+)
+def test_what_two_profiles_would_decide_otherwise_in_other_networks_is_no_difference(options, same, capsys):
+    assert main(["info", "cifar_resnet", *options]) == 0
+    assert same not in capsys.readouterr().out.split("what differs")[1]
+
+
 def test_inspect_writes_a_page(here, capsys):
     arguments = ["--depth", "8", "--placement", "original", "--images", "8", "--out", "report"]
     assert main(["inspect", "cifar_resnet", *arguments]) == 0
@@ -233,6 +250,7 @@ def test_inspect_shows_a_trained_network_images_of_its_classes(here):
         ((48, 40, 3), (), True, "uint8", "4 images of random pixels with arbitrary labels"),
         ((32, 32, 3), CIFAR10_CLASSES, False, "float32", "4 bundled test images, standardized"),
         ((16, 16, 3), CIFAR10_CLASSES, False, "float32", "4 images of Gaussian noise with arbitrary labels"),
+        ((96, 1), (), False, "float32", "4 sequences of Gaussian noise with arbitrary labels"),
     ],
 )
 def test_images_to_inspect_have_the_size_and_dtype_of_the_network(shape, names, pixels, dtype, says):
@@ -252,6 +270,30 @@ def test_a_network_of_tokens_is_inspected_with_its_own_vocabulary(here, pooled, 
     inputs, found, _ = _images_for(keras.models.load_model("mine.keras"), options)
     assert inputs.shape == (4, 6) and inputs.min() > 0 and inputs.max() < 5
     assert found.shape == labels and set(found.ravel()) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("shape", "what"), [((None,), "sequences of any length"), ((None, None, 3), "images of any size")]
+)
+def test_a_network_for_inputs_of_any_size_is_not_inspected(here, shape, what):
+    inputs = keras.Input(shape)
+    keras.Model(inputs, keras.layers.Rescaling(2.0)(inputs)).save("mine.keras")
+    options = parser().parse_args(["inspect", "mine.keras"])
+    with pytest.raises(InputError, match=f"accepts {what}; build and save it for a fixed"):
+        _images_for(keras.models.load_model("mine.keras"), options)
+
+
+def test_a_trained_transformer_is_inspected_on_its_own_sentences(here):
+    assert main(["inspect", "transformer-reviews", "--images", "200", "--out", "report"]) == 0
+    found = read_inspection(here / "report")
+    assert found.images == "200 test sequences of reviews"
+    assert found.lesions[0].error < 40  # 24.8 % on all of them; about 50 % on random tokens
+
+
+def test_a_network_on_other_data_has_no_test_error_to_inspect(here):
+    cifar_resnet(8, classes=3, input_shape=(16, 16, 3)).save("mine.keras")
+    assert main(["inspect", "mine.keras", "--images", "4", "--out", "report"]) == 0
+    assert read_inspection(here / "report").lesions == []
 
 
 @pytest.mark.thorough
@@ -323,6 +365,8 @@ def test_every_option_of_train_reaches_the_run(here, monkeypatch):
     assert (images.devices, images.sync_batch_norm) == (2, True)
     assert (images.recipe.batch_size, images.recipe.steps) == (16, 3)
     assert images.recipe.schedule.learning_rate == 0.03
+    assert main(["train", "--recipe", "paper", "--learning-rate", "0.001"]) == 2
+    assert configs.pop().recipe.schedule.warmup_learning_rate == 0.001  # not 0.01, a warm-up above the rate
     assert images.options == {
         "depth": 26,
         "placement": "full_preactivation",
@@ -496,7 +540,7 @@ REFUSED = {
     ),
     "precision": (["train", "--precision", "float8", "--steps", "1"], "float32, mixed_float16, mixed_bfloat16"),
     "steps": (["train", "--steps", "0"], "steps is 0; it must be an integer of at least 1"),
-    "epochs": (["train", "--epochs", "-1"], "it must be an integer of at least 1"),
+    "epochs": (["train", "--epochs", "-1"], "--epochs is -1; it must be an integer of at least 1"),
     "learning rate": (["train", "--learning-rate", "-1", "--steps", "1"], "learning_rate is -1.0"),
     "batch size": (["train", "--batch-size", "0"], "the batch size is 0; it must be an integer"),
     "batch larger than data": (["train", "--batch-size", "5000", "--steps", "1"], "not fit 4,000 training examples"),
@@ -771,10 +815,24 @@ def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
     monkeypatch.setattr("keras_preact.cli.train.start", fail)
     assert main(["train", "--steps", "1"]) == 1
     assert text(capsys) == "keras-preact: internal error, please report it (RuntimeError: boom); see --debug\n"
-    with pytest.raises(RuntimeError):
-        main(["train", "--steps", "1", "--debug"])  # added at the end, as one does
-    with pytest.raises(RuntimeError):
-        main(["--debug", "train", "--steps", "1"])
+    for arguments in (["train", "--steps", "1", "--debug"], ["--debug", "train", "--steps", "1"]):
+        assert main(arguments) == 1
+        printed = text(capsys)
+        assert printed.startswith("Traceback") and "please report it (RuntimeError: boom)" in printed
+    assert main(["--debug", "info", "cifar_resnet", "--depth", "21"]) == 2
+    assert main(["--deb", "info"]) == 2 and "unrecognized arguments: --deb" in text(capsys)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), NoMemory("on GPU")]
+)
+def test_too_little_memory_is_no_fault_of_the_program(error, here, monkeypatch, capsys):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("keras_preact.cli.train.start", fail)
+    assert main(["train", "--steps", "1"]) == 1
+    assert text(capsys).startswith("keras-preact: error: out of memory; use smaller batches (--batch-size)")
 
 
 @pytest.mark.thorough

@@ -1,12 +1,14 @@
 """What the command shows while it works."""
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from keras_preact import console
-from keras_preact.console import SideBySide
+from keras_preact.console import ProgressBar, SideBySide
+from keras_preact.training import RunFolder
 
 NAMES = {"original": "original", "full": "full pre-activation"}
 
@@ -78,3 +80,25 @@ def test_without_a_terminal_a_finished_epoch_is_a_line(display, monkeypatch):
     with display:
         pass  # at the end
     assert page.getvalue().splitlines()[2:] == ["epoch 3: test error (%) original 83.0"]
+
+
+def test_a_line_of_a_run_has_its_whole_name_and_the_speed_of_its_steps_alone(tmp_path, monkeypatch):
+    """Compiling, testing and saving take 100 s here, a step one second."""
+    now = [0.0]
+    monkeypatch.setattr(console, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    printed = io.StringIO()
+    monkeypatch.setattr(console, "console", Console(file=printed, width=200))
+    bar = ProgressBar("net[seed=1]", steps=6, batch_size=10)
+    bar.run_folder = RunFolder.create(tmp_path / "run")
+    bar.run_folder.update_record(step=0)
+    bar.on_train_begin()
+    for epoch in range(2):
+        bar.on_epoch_begin(epoch)
+        for batch in range(3):
+            now[0] += 100 if batch == 0 else 1
+            bar.on_train_batch_end(batch)
+        now[0] += 100
+        bar.on_epoch_end(epoch, logs(50, 60))
+    first, last = printed.getvalue().splitlines()[:2]
+    assert first == "net[seed=1]  epoch 1  step 3/6  error: training 50.0 %, test 60.0 %  (10 examples/s)"
+    assert "net[seed=1]" in last and "(10 examples/s)" in last

@@ -59,3 +59,14 @@ def test_a_model_trained_with_it_is_saved_and_loaded(tmp_path):
 def test_a_smoothing_out_of_range_is_refused(bad):
     with pytest.raises(InputError, match="label_smoothing"):
         SmoothedCrossEntropy(bad)
+
+
+@pytest.mark.parametrize("label", [-1, 5])
+def test_a_label_outside_the_classes_is_no_cheap_example(label):
+    losses = array(SmoothedCrossEntropy().call([label, 4], keras.ops.array(LOGITS[:2])))
+    assert np.isnan(losses[0]) and np.isfinite(losses[1])
+
+
+def test_one_hot_labels_are_refused():
+    with pytest.raises(InputError, match=r"labels of shape \(2, 5\) look one-hot; pass class numbers"):
+        SmoothedCrossEntropy()(np.eye(5)[:2], LOGITS[:2])

@@ -35,3 +35,13 @@ def test_no_kernel_at_all_decays_nothing():
     bias = keras.Variable([1.0], name="bias")
     KernelAdamW(0.5, 0.5).apply([keras.ops.zeros((1,))], [bias])
     assert float(bias[0]) == 1.0
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="variables of TensorFlow")
+@pytest.mark.parametrize("make", [lambda: CoupledSGD(1.0, 0.0, 0.5, decays="kernels"), lambda: KernelAdamW(0.5, 0.5)])
+def test_kernels_of_a_module_of_tensorflow_decay(make):
+    import tensorflow as tf
+
+    kernel, bias = tf.Variable([2.0], name="kernel"), tf.Variable([2.0], name="bias")
+    make().apply([tf.zeros(1)] * 2, [kernel, bias])
+    assert float(kernel[0]) < 2 and float(bias[0]) == 2

@@ -17,6 +17,7 @@ from keras import ops
 from keras_preact.analysis.differentiation import vjp, without_graph
 from keras_preact.errors import InputError, first_line
 from keras_preact.keras_private import layers_inside, mask_of, nodes_of, producer_of
+from keras_preact.layers.copies import copy_frozen
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
@@ -29,8 +30,8 @@ class Link:
     """One unit of a chain, as pure functions of its input: moving averages and random states do not change.
 
     Attributes:
-        name: name of the layer, for example `stage2_unit07` or `block07_attention`. A unit of a stack is named like
-            an unrolled one.
+        name: name of the layer, for example `stage2_unit07` or `encoder_block07_attention`. A unit of a stack is
+            named like an unrolled one.
         unit: the layer of the model, or a copy of a stack's unit.
         stage: number, from 1, of its stage: a row of units of equal shape.
         mask: bool (batch, steps), `False` for padding; or `None`.
@@ -264,7 +265,9 @@ class _Copies:
         return [np.array(ops.convert_to_numpy(ops.cast(weight, "float32"))) for weight in self.stack.weights]
 
     def update(self) -> None:
-        """Copy the weights again if they have changed, for example in training."""
+        """Copy the weights again if they have changed, for example in training, and freeze what has been frozen."""
+        for k, unit in enumerate(self.units):
+            copy_frozen(self.stack.own_unit(k), unit)
         weights = self._weights_of_stack()
         if not all(map(np.array_equal, weights, self._weights)):
             self._weights = weights
@@ -313,18 +316,18 @@ def _links(
     """Yield the units of layers in order; `units_of` has the units of the stacks among them."""
     stage, in_row = 0, Counter[str]()
     for layer in layers:
-        row = re.sub(r"_(unit\d+|stack\d*)$", "", layer.name)
+        row = re.sub(r"_((unit|block)\d+|stack\d*)$", "", layer.name)
         # In the networks of the builders, a stage may also end with a change of shape.
         is_named = re.fullmatch(r"(.*_)?stage\d+", row)
         for block in units_of.get(layer, [layer]):
             units = block.residual_layers()
             starts = not in_row[row] if is_named else any(unit.changes_shape for unit in units.values())
             stage += starts or not stage
-            is_unit = isinstance(block, ResidualLayer)
-            in_row[row if is_unit else "block"] += 1
-            name = f"{row}_unit{in_row[row]:02d}" if is_unit else f"block{in_row['block']:02d}"
+            in_row[row] += 1
+            word = "unit" if isinstance(block, ResidualLayer) else "block"
+            name = layer.name if layer is block else f"{row}_{word}{in_row[row]:02d}"
             for suffix, unit in units.items():
-                yield Link(layer.name if is_unit and layer is block else name + suffix, unit, stage)
+                yield Link(name + suffix, unit, stage)
 
 
 def without_updates(function: Callable[[Any], Any], x: Any, training: bool) -> Any:

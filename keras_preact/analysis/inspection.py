@@ -42,8 +42,8 @@ class Inspection:
         state: its state of training, in words.
         images: the inputs, in words.
         path: the report of `check_identity_path`, as text.
-        forward, gradient, sums, dead, lesions: results of the functions of `keras_preact.analysis`. An untrained
-            network has no lesions: its errors are those of guessing, whatever is left out.
+        forward, gradient, sums, dead, lesions: results of the functions of `keras_preact.analysis`. There are no
+            lesions if the network is untrained or the labels are arbitrary: the errors would be those of guessing.
     """
 
     model: str
@@ -80,7 +80,12 @@ class Inspection:
 
 
 def inspect_model(
-    model: keras.Model, images: np.ndarray, labels: np.ndarray, shown: str, state: str = UNTRAINED
+    model: keras.Model,
+    images: np.ndarray,
+    labels: np.ndarray,
+    shown: str,
+    state: str = UNTRAINED,
+    labelled: bool = True,
 ) -> Inspection:
     """Measure a network.
 
@@ -90,6 +95,8 @@ def inspect_model(
         labels: class numbers (batch,).
         shown: the images, in words.
         state: the model's state of training, in words. Default `"at initialization"`.
+        labelled: whether the labels are those of the images. If not, no unit is left out: a test error would mean
+            nothing. Default `True`.
 
     Raises:
         InputError: the model has no chain of residual units.
@@ -104,7 +111,7 @@ def inspect_model(
         gradient_signal(chain, images, labels),
         unrolled_sum(chain, images),
         dead_fraction(chain, images),
-        [] if state == UNTRAINED else leave_out(chain, images, labels),
+        leave_out(chain, images, labels) if labelled and state != UNTRAINED else [],
     )
 
 

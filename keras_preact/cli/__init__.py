@@ -12,6 +12,7 @@ import importlib
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 
 from keras_preact.cli.options import parser
@@ -55,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(error.code or 0)
     except Exception as error:
         if "--debug" in arguments:
-            raise
+            traceback.print_exc()
         return _report_error(error)
     except KeyboardInterrupt as error:
         return _report(str(error) or "stopped", 128 + getattr(error, "signal_number", signal.SIGINT))
@@ -85,10 +86,18 @@ def _report_error(error: Exception) -> int:
         if isinstance(error, PermissionError):  # perhaps of a file to read: REMEDIES are for writing
             remedy = "; check the permissions of this file or folder"
         message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
+    elif _is_out_of_memory(error):
+        message, status = "error: out of memory; use smaller batches (--batch-size), images or networks", 1
     else:
         first_line = (str(error).splitlines() or [""])[0]
         message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
     return _report(message, status)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Return whether Python, TensorFlow, JAX or PyTorch reports that memory is short."""
+    names = ("ResourceExhaustedError", "OutOfMemoryError")
+    return isinstance(error, MemoryError) or type(error).__name__ in names or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def _report(message: str, status: int) -> int:

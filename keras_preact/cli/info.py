@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import textwrap
+from dataclasses import replace
 from typing import Any
 
 from keras_preact.cli.networks import as_known, model_to_inspect, new_network, saved, trained
 from keras_preact.cli.options import option
 from keras_preact.console import console, say, table
 from keras_preact.errors import InputError
+from keras_preact.layers import ResidualUnit
 from keras_preact.layers.placements import get_placement
 from keras_preact.models import NETWORKS, Pretrained, get_entry, pretrained
 from keras_preact.models.cards import facts, limits
@@ -94,9 +96,17 @@ def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
     with without_values():
         model = new_network(argparse.Namespace(**{**vars(options), "profile": options.against}))
     other = summarize(model).rows[-1]
+    one, another = (_conventions(entry, options, name) for name in profiles)
+    unit = next(layer for layer in model.layers if isinstance(layer, ResidualUnit))
+    same = {  # choices of a profile that make no difference in these two networks
+        "shape_change": options.shape_change is not None,
+        "stride_on": unit.block != "bottleneck",
+        "first_preactivation": not unit.placement.first,
+    }
+    another = replace(another, **{name: getattr(one, name) for name, is_same in same.items() if is_same})
     rows = [
-        [says, *("\n".join(textwrap.wrap(str(value), 24)) for value in (one, another))]
-        for says, one, another in differences(*(_conventions(entry, options, name) for name in profiles))
+        [says, *("\n".join(textwrap.wrap(str(value), 24)) for value in values)]
+        for says, *values in differences(one, another)
     ]
     rows.append(["trainable parameters", f"{total.parameters:,}", f"{other.parameters:,}"])
     rows.append(["multiply-adds", total.multiply_adds, other.multiply_adds])

@@ -14,7 +14,7 @@ from keras_preact.analysis.inspection import UNTRAINED
 from keras_preact.cli.networks import as_known, model_to_inspect, network_options, saved, trained
 from keras_preact.cli.options import RUNS, option
 from keras_preact.console import say
-from keras_preact.data import bundled_cifar10
+from keras_preact.data import bundled_cifar10, load_dataset
 from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.data.splits import SMALLEST_IMAGE
 from keras_preact.errors import InputError, check_installed, check_positive
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> None:
     images, labels, shown = _images_for(model, options)
     config, state = _origin(options)
     config.setdefault("precision", chain.links[0].unit.dtype_policy.name)
-    found = inspect_model(model, images, labels, shown, state)
+    found = inspect_model(model, images, labels, shown, state, _has_own_data(options.model))
     folder = RunFolder.create(options.out or next_free_folder(RUNS, "inspection"))
     page = write_inspection(found, folder.path)
     folder.update_record(kind="inspection", status="finished", environment=about, config=config)
@@ -64,6 +64,12 @@ def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
     return {**config.to_dict(), "data_dir": None}, told
 
 
+def _has_own_data(model: str) -> bool:
+    """Return whether a model is inspected on its own test data: that of a run, or of a trained network by name."""
+    path = saved(model)
+    return trained(model) is not None or (path is not None and path.is_dir())
+
+
 def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]:
     """Return inputs and labels for a model, and their description: from its run, bundled images, or else noise."""
     shape, classes, count = tuple(model.input_shape[1:]), model.output_shape[-1], options.images
@@ -77,14 +83,19 @@ def _images_for(model: Any, options: argparse.Namespace) -> tuple[Any, Any, str]
         return images, labels, f"{len(labels)} test {what} of {data.name}"
     if options.data_dir is not None:
         raise InputError(f"{options.model} is not a run, so it has no data of its own; leave out {option('data_dir')}")
+    if None in shape:
+        what = "images of any size" if len(shape) == 3 else "sequences of any length"
+        raise InputError(f"the network accepts {what}; build and save it for a fixed {what.split()[-1]}")
+    about = trained(options.model)
+    if about is not None and about.vocabulary:
+        test = load_dataset(about.dataset).test
+        tokens, labels = test.batch(np.arange(min(count, len(test))))
+        return tokens, labels, f"{len(labels)} test sequences of {about.dataset}"
     if len(shape) == 1:
         tokens = np.random.default_rng(0).integers(1, vocabulary_of(model), size=(count, *shape))
         outputs = (count, *model.output_shape[1:-1])  # a label for each sequence, or for each token
         labels = np.arange(math.prod(outputs)).reshape(outputs) % classes
         return tokens.astype("int32"), labels, f"{count} sequences of random tokens with arbitrary labels"
-    if None in shape:
-        raise InputError("the network accepts images of any size; build and save it for a fixed size")
-    about = trained(options.model)
     names = CIFAR10_CLASSES if about is None else about.classes
     return _images(shape, names if len(names) == classes else (), classes, count, model.inputs[0].dtype == "uint8")
 
@@ -110,4 +121,5 @@ def _images(
         noise = rng.integers(0, 256, size=(count, *shape)).astype("uint8")
         return noise, arbitrary, f"{count} images of random pixels with arbitrary labels"
     noise = rng.normal(size=(count, *shape)).astype("float32")
-    return noise, arbitrary, f"{count} images of Gaussian noise with arbitrary labels"
+    what = "images" if len(shape) == 3 else "sequences"
+    return noise, arbitrary, f"{count} {what} of Gaussian noise with arbitrary labels"

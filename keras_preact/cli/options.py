@@ -19,7 +19,10 @@ _PRECISION = "float32, mixed_float16 or mixed_bfloat16 (default: float32, or mix
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one sentence, without the usage."""
+    """Reports an error in one sentence, without the usage. Options have no abbreviations: some are read as words."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(allow_abbrev=False, **kwargs)
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see `{self.prog} --help`")
@@ -79,7 +82,9 @@ def _add_train(commands: Any) -> None:
     length = train.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=int, help="passes over the training data, instead of the recipe's steps")
     length.add_argument("--steps", type=int, help="mini-batches to train (default: the recipe's)")
-    train.add_argument("--learning-rate", type=float, help="largest learning rate (default: the recipe's)")
+    train.add_argument(
+        "--learning-rate", type=float, help="learning rate after the warm-up, before it decays (default: the recipe's)"
+    )
     train.add_argument("--batch-size", type=int, help="examples per mini-batch (default: the recipe's)")
     train.add_argument("--precision", help=_PRECISION)
     train.add_argument("--seed", type=int, help="seed of weights, data order and augmentation (default: 0)")

@@ -12,7 +12,7 @@ from keras_preact.cli.display import progress, progress_of_run, say_comparison, 
 from keras_preact.cli.networks import network_options
 from keras_preact.cli.options import RUNS, option
 from keras_preact.console import console, say, table
-from keras_preact.errors import InputError, as_command
+from keras_preact.errors import InputError, as_command, check_positive
 from keras_preact.experiments.probe import PROPAGATION, PropagationProbe
 from keras_preact.models import get_entry
 from keras_preact.training import (
@@ -108,14 +108,17 @@ def _config(options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the configuration and the data set that the options describe; `--epochs` needs the size of the data."""
     network = (options.model or "cifar_resnet").replace("-", "_")
     entry = get_entry(network)  # an unknown name is the first error reported
+    if options.epochs is not None:
+        check_positive("--epochs", options.epochs)
     name = options.dataset or entry.default_dataset
     recipe = get_recipe(options.recipe or entry.default_recipe(name))
     if options.batch_size is not None:
         recipe = dataclasses.replace(recipe, batch_size=options.batch_size)
     if options.learning_rate is not None:
-        recipe = dataclasses.replace(
-            recipe, schedule=dataclasses.replace(recipe.schedule, learning_rate=options.learning_rate)
-        )
+        rates = {"learning_rate": options.learning_rate}
+        if (warmup := getattr(recipe.schedule, "warmup_learning_rate", None)) is not None:
+            rates["warmup_learning_rate"] = min(warmup, options.learning_rate)
+        recipe = dataclasses.replace(recipe, schedule=dataclasses.replace(recipe.schedule, **rates))
     config = RunConfig(
         network=network,
         options=network_options(network, options),

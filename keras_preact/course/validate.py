@@ -1,6 +1,6 @@
 """Validate notebooks of the course, or copies of them, with nbval and this package's settings.
 
-    python -m keras_preact.course.validate [--jobs N] [--timeout SECONDS] NOTEBOOK_OR_FOLDER …
+    python -m keras_preact.course.validate [--jobs N] [--timeout SECONDS] [--ignore FOLDER] NOTEBOOK_OR_FOLDER …
 
 Runs every cell in a fresh kernel and compares its output with the stored one. The exit status is pytest's: 0 if all
 cells agree, 1 if one differs, 5 if there are no notebooks. Install nbval with `pip install "keras_preact[all]"`; with
@@ -60,10 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timeout", type=int, default=300, metavar="SECONDS", help="limit of a cell (default: 300)")
     parser.add_argument("--ignore", action="append", default=[], metavar="FOLDER", help="folder to leave out")
     options = parser.parse_args(arguments)
+    for name in ("jobs", "timeout"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} is {getattr(options, name)}; it must be an integer of at least 1")
     for name in ("nbval", *(["xdist"] if options.jobs > 1 else [])):
         if not is_installed(name):
-            package = {"xdist": "pytest-xdist"}.get(name, name)
-            parser.error(f"{package} is not installed; run pip install {package}")
+            package, source = {"xdist": ("pytest-xdist", "pytest-xdist")}.get(name, (name, '"keras_preact[all]"'))
+            parser.error(f"{package} is not installed; run pip install {source}")
     for path in options.paths:
         if not Path(path).exists():
             parser.error(f"{path} does not exist; name notebooks, or folders of notebooks")

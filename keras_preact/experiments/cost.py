@@ -17,7 +17,7 @@ from keras_preact.data.sequences import SEQUENCES
 from keras_preact.experiments.runner import Job, timing_key
 from keras_preact.training.build import build_model
 from keras_preact.training.config import Dataset, RunConfig
-from keras_preact.training.distribute import on_devices
+from keras_preact.training.distribute import device_scope
 from keras_preact.training.evaluation import TEST_BATCH
 from keras_preact.training.sizes import Sizes
 
@@ -68,7 +68,7 @@ def seconds_of(config: RunConfig) -> float:
     epochs = recipe.epochs(images // recipe.batch_size)
     seconds = 0.0
     sizes = Sizes(dataset)
-    with on_devices(config.devices):
+    with device_scope(config.devices)():
         model = build_model(config, dataset)
         for scale, count in Counter(recipe.image_scale(epoch, epochs) for epoch in range(epochs)).items():
             step, test = _timed(model, sizes.at(scale, model), config)

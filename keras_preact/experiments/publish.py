@@ -120,7 +120,7 @@ def _described(run: Run, name: str, model: keras.Model, store: Store, file: Path
             "seed": config.seed,
             "precision": config.precision,
         },
-        "seeds": [round(other.error, 2) for other in store.with_any_seed(config)],
+        "seeds": [other.error for other in store.with_any_seed(config)],
         "core_hours": round(record["cpu_seconds"] / 3600, 2) if "cpu_seconds" in record else None,
         "data_license": LICENSES[config.dataset],
         "bytes": file.stat().st_size,

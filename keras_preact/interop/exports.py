@@ -17,6 +17,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError, check_installed, first_line, shown
+from keras_preact.keras_private import layers_inside
 from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.models.folding import fold
 from keras_preact.models.transformer import vocabulary_of
@@ -254,6 +255,8 @@ def _in_float32(model: keras.Model) -> keras.Model:
             copy = keras.saving.deserialize_keras_object(json.loads(changed), safe_mode=False)  # its own lambdas
         set_weights(copy, model.get_weights())
     except Exception as error:  # any of a custom layer's constructor
+        if all(layer.compute_dtype == "float32" for layer in layers_inside(model)):
+            return model  # it needs no copy: its optimizer, for example, cannot be serialized
         raise InputError(
             f"{model.name} cannot be copied in float32 ({shown(first_line(error), 200)}); return all constructor "
             "arguments of its layers from get_config"

@@ -145,3 +145,11 @@ def weights_in(graph: Iterable[Call]) -> int:
         passed = [leaf for leaf in keras.tree.flatten((call.args, call.kwargs)) if isinstance(leaf, keras.Variable)]
         variables |= {id(variable): variable for variable in (*own, *passed)}
     return sum(math.prod(variable.shape) for variable in variables.values())
+
+
+def weights_outside_graph(model: keras.Model) -> list[keras.Variable]:
+    """Return the weights that a subclass of a functional model holds besides the layers of its graph."""
+    if isinstance(model, keras.Sequential) or not hasattr(model, "operations"):
+        return []
+    inside = {id(variable) for layer in model.layers for variable in layer.variables}
+    return [variable for variable in model.weights if id(variable) not in inside]

@@ -6,10 +6,11 @@ the folder `weights/` of the repository, and elsewhere they are downloaded once.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -183,12 +184,13 @@ def weights_file(about: Pretrained) -> Path:
         InputError: they cannot be downloaded, or the file is not the one of the catalogue.
     """
     # An installed copy of the package finds the large files if Python runs inside a checkout, as notebooks do.
-    for folder in (FOLDER, LARGE_FOLDER, *(place / "weights" for place in (Path.cwd(), *Path.cwd().parents))):
+    for folder in (FOLDER, LARGE_FOLDER, *_folders_above()):
         path = folder / about.file
         if path.is_file():
-            if hashlib.sha256(path.read_bytes()).hexdigest() != about.sha256:
+            if hashlib.sha256(path.read_bytes()).hexdigest() == about.sha256:
+                return path
+            if folder in (FOLDER, LARGE_FOLDER):  # elsewhere it may be of another version
                 raise InputError(f"{path} is damaged or of another version; restore it or install the package again")
-            return path
     try:
         options = {"cache_subdir": "keras_preact", "file_hash": about.sha256, "hash_algorithm": "sha256"}
         return Path(keras.utils.get_file(about.file, f"{ADDRESS}/{about.file}", **options))
@@ -197,6 +199,12 @@ def weights_file(about: Pretrained) -> Path:
             f"the weights of {about.name} are not on this computer and cannot be downloaded "
             f"({first_line(error)}); connect to the internet, or clone the repository, which contains them"
         ) from None
+
+
+def _folders_above() -> Iterator[Path]:
+    """Yield the folders `weights` in the working directory and above it."""
+    with contextlib.suppress(OSError):  # the working directory was removed
+        yield from (place / "weights" for place in (Path.cwd(), *Path.cwd().parents))
 
 
 def build_trained(builder: Callable[..., keras.Model], arguments: Mapping[str, Any]) -> keras.Model:

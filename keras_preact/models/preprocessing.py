@@ -40,6 +40,8 @@ def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing 
     if isinstance(preprocessing, str):
         preprocessing = _of_profile(network, preprocessing)
     shape = network.input_shape[1:]
+    if len(shape) != 3 or 3 not in (shape[0], shape[-1]):
+        raise InputError(f"the input of {network.name} has the shape {shape}; build the network for RGB images")
     channels_first = shape[0] == 3
     size = shape[1]
     if size is None or shape[1 if channels_first else 0] != shape[2 if channels_first else 1]:

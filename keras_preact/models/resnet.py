@@ -399,6 +399,8 @@ def _images(shape: Any, options: NetworkOptions, default_size: int, data_format:
     tensor = options.input_tensor
     if tensor is not None:
         check_input_tensor(tensor)
+        if not keras.backend.is_float_dtype(tensor.dtype):
+            raise InputError(f"input_tensor is {tensor.dtype}; convert it first, for example with Rescaling(1 / 255)")
         _check_image_shape(tuple(tensor.shape[1:]), data_format)
         return tensor
     if shape is not None and not isinstance(shape, Iterable):

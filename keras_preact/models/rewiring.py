@@ -16,7 +16,7 @@ import keras
 from keras_preact.errors import InputError
 from keras_preact.keras_private import layers_inside, nodes_of, run_through, seed_generators
 from keras_preact.layers.copies import clone, set_weights
-from keras_preact.layers.graph import graph_of
+from keras_preact.layers.graph import graph_of, weights_outside_graph
 from keras_preact.models.trained import require_uint8_like
 
 Replacements = Mapping[Any, Callable[..., Any]]
@@ -74,8 +74,15 @@ def _copied_graph(model: Any, graph: keras.Model, replacements: Replacements, co
     passes_on = {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} <= {
         parameter.kind for parameter in parameters.values()
     }
-    # As in Keras's own copies: a constructor of (inputs, outputs, …), or one that passes all its arguments on.
+    # A constructor of (inputs, outputs), or one that passes all its arguments on; of other classes, a plain model.
     kind = type(model) if passes_on or {"inputs", "outputs"} <= parameters.keys() else keras.Model
+    further = [p.name for p in parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    further = [name for name in further if name not in ("self", "inputs", "outputs", "name", "trainable")]
+    if kind is type(model) and (lost := [*further, *(variable.path for variable in weights_outside_graph(model))]):
+        raise InputError(
+            f"a copy of {model.name}, a {kind.__name__}, would lose {lost[0]}; copy keras.Model(model.input, "
+            "model.output) and create a new one from it"
+        )
     copy = kind(inputs, outputs, name=model.name)
     copy.dtype_policy = model.dtype_policy
     return require_uint8_like(copy, model)

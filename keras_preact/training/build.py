@@ -99,7 +99,7 @@ def _network_options(config: RunConfig) -> dict[str, Any]:
 
 def _check_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     """Refuse an optimizer that a run cannot resume exactly, or whose model could not be saved after the last step."""
-    if optimizer.use_ema:
+    if getattr(optimizer, "inner_optimizer", optimizer).use_ema:
         # Keras replaces the weights by their average at the end of `fit`, which a run calls several times.
         raise InputError("a run cannot average its weights; create the recipe's optimizer without use_ema=True")
     try:
@@ -115,8 +115,9 @@ def _with_loss_scale(optimizer: keras.optimizers.Optimizer, model: keras.Model) 
 
     Keras's `compile` would do this too, but saves the bare optimizer: a loaded model would train without a loss scale.
     """
-    is_half = model.dtype_policy.name == "mixed_float16"
-    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer") if is_half else optimizer
+    if model.dtype_policy.name != "mixed_float16" or isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return optimizer
+    return keras.optimizers.LossScaleOptimizer(optimizer, name="loss_scale_optimizer")
 
 
 def is_mirrored(config: RunConfig) -> bool:

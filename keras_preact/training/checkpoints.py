@@ -18,7 +18,7 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
-from keras_preact.files import PARTIAL, writing, written_aside
+from keras_preact.files import PARTIAL, remove, writing, written_aside
 from keras_preact.models.saving.archive import check_stored
 from keras_preact.models.saving.configuration import name_publicly
 
@@ -84,15 +84,18 @@ class Checkpoint:
         with writing(path):
             self.folder.mkdir(exist_ok=True)
             for partial in self.folder.glob(f"*{PARTIAL}"):  # left by a killed save
-                partial.unlink()
+                remove(partial)
         arrays: Any = {f"{i:05d}": _array(variable) for i, variable in enumerate(self.variables())}
         about = {"step": step, "names": self._names(), "notes": dict(notes or {})}
         arrays[ABOUT] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         with written_aside(path, path.with_suffix(PARTIAL)) as aside, open(aside, "wb") as file:
             np.savez(file, **arrays)
         with writing(path):
-            for old in self.files()[:-MAX_CHECKPOINTS]:
-                old.unlink()
+            files = self.files()
+            place = files.index(path)
+            # Files of later steps are damaged: `restore` passed over them.
+            for old in [*files[: max(0, place + 1 - MAX_CHECKPOINTS)], *files[place + 1 :]]:
+                remove(old)
         return path
 
     def files(self) -> list[Path]:

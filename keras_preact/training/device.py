@@ -107,7 +107,8 @@ def check_precision(precision: str) -> None:
     dtype = precision.removeprefix("mixed_")
     try:
         x = keras.ops.ones((1, 8, 8, 8), dtype)
-        keras.ops.convert_to_numpy(keras.ops.conv(x, keras.ops.ones((3, 3, 8, 8), dtype), padding="same"))
+        kernel = keras.ops.ones((3, 3, 8, 8), dtype)
+        keras.ops.convert_to_numpy(keras.ops.conv(x, kernel, padding="same", data_format="channels_last"))
     except Exception as error:
         raise InputError(
             f'the {keras.backend.backend()} backend cannot compute in {dtype} on this device; pass precision="float32" '
@@ -176,7 +177,7 @@ def make_deterministic() -> None:
 def compiles_with_xla() -> bool:
     """Whether XLA compiles training steps: always on JAX, on TensorFlow only with a GPU, never on PyTorch.
 
-    On CPUs, XLA makes TensorFlow's convolutions slower, but Keras's default, `"auto"`, would select it.
+    On CPUs, XLA makes TensorFlow's convolutions slower.
     """
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf

@@ -1,16 +1,18 @@
 """Data parallelism: each batch is shared among the devices of one or several machines.
 
 TensorFlow: `tf.distribute.MirroredStrategy`, one machine. JAX: `keras.distribution.DataParallel`, one process per
-machine. With both, a step computes the same as on one device, except for batch norms: see `on_devices`.
+machine. With both, a step computes the same as on one device, except for batch norms: see `device_scope`.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
 
 import keras
 import numpy as np
@@ -135,32 +137,40 @@ def collective_errors() -> Iterator[None]:
         raise InputError("another process of this run could not start; see its error message")
 
 
-@contextmanager
-def on_devices(count: int) -> Iterator[None]:
-    """Build and train on the first `count` devices, each with its share of every batch.
+def device_scope(count: int) -> Callable[[], AbstractContextManager[Any]]:
+    """Return a function that opens the scope of the first `count` devices, each with its share of every batch.
+
+    Build the model in one scope, and train each part of the run in another: runs that take turns must not be inside one
+    another's scopes.
 
     The weights are the same on all devices. On JAX, batch norms use the statistics of the whole batch. On TensorFlow,
-    they use those of each device's share, or of the whole batch after `synchronize`. TensorFlow can synchronize only
-    one run per process ("Shape mismatch in the collective instance"): start a new process for the next.
+    they use those of each device's share, or of the whole batch after `synchronize`.
 
     Args:
-        count: total number of devices on all machines. With 1, this does nothing.
+        count: total number of devices on all machines. With 1, the scopes have no effect.
 
     Raises:
         InputError: fewer devices are available, or the active TensorFlow strategy is `MultiWorkerMirroredStrategy`.
     """
     check_devices(count)
     if count == 1:
-        yield
-    elif keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
+        return nullcontext
+    if keras.backend.backend() == "tensorflow":
+        scope: Callable[[], AbstractContextManager[Any]] = _strategy(tuple(devices()[:count])).scope
+        return scope
+    # `keras_preact.data.part_of` gives each process its part of every batch; Keras would divide only tf.data.
+    return keras.distribution.DataParallel(devices=devices()[:count], auto_shard_dataset=False).scope
 
-        with tf.distribute.MirroredStrategy(devices()[:count]).scope():
-            yield
-    else:
-        # `keras_preact.data.part_of` gives each process its part of every batch; Keras would divide only tf.data.
-        with keras.distribution.DataParallel(devices=devices()[:count], auto_shard_dataset=False).scope():
-            yield
+
+@functools.cache
+def _strategy(names: tuple[str, ...]) -> Any:
+    """Return TensorFlow's strategy for these devices, the same for all runs.
+
+    With two of them, the sums of two runs meet: "Shape mismatch in the collective instance".
+    """
+    import tensorflow as tf
+
+    return tf.distribute.MirroredStrategy(names)
 
 
 def check_devices(count: int) -> None:

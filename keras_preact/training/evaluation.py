@@ -110,6 +110,14 @@ def evaluate(
         raise InputError(
             f"the {dataset.kind} of {dataset.name} have shape {shape}; use data of the run's shape, {expected}"
         )
+    recorded = folder.training()["data"].get("task", dataset.task)
+    if dataset.task != recorded:
+        raise InputError(f"{dataset.name} is for {dataset.task}, but the run's network was trained for {recorded}")
+    targets, outputs = tuple(dataset.train.signature[1][0]), tuple(model.output_shape[1:])
+    if dataset.task == "forecast" and targets != outputs:
+        raise InputError(
+            f"the targets of {dataset.name} have shape {targets}; use data of the run's horizon and targets, {outputs}"
+        )
     if dataset.task == "classification" and dataset.classes > classes:
         raise InputError(
             f"{dataset.name} has {dataset.classes} classes, but the run's network has {classes}; use data with at most "

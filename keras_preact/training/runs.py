@@ -92,7 +92,11 @@ class RunFolder:
         """
         path = Path(path)
         leftovers = (LOCK, cls(path).record_path.name + PARTIAL)  # files of a run that was killed while starting
-        if not path.exists() or (path.is_dir() and all(entry.name in leftovers for entry in path.iterdir())):
+        try:
+            is_free = not path.exists() or (path.is_dir() and all(entry.name in leftovers for entry in path.iterdir()))
+        except OSError as error:
+            raise InputError(f"cannot use the folder {path}: {error.strerror}; choose another folder") from None
+        if is_free:
             return
         if cls(path).is_locked():
             raise RunLocked(_locked_message(path))

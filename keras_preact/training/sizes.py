@@ -11,13 +11,18 @@ from keras_preact.errors import InputError
 from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.models.summary import multiply_adds
 from keras_preact.training.config import Dataset
-from keras_preact.training.recipe import Recipe
+from keras_preact.training.recipe import ONE_SIZE, Recipe
 
 
 def check_scales(recipe: Recipe, dataset: Dataset) -> None:
     """Raise InputError if the data are no images, or too small for the recipe's smallest size."""
     if not isinstance(dataset, ImageDataset):
         raise InputError(f"the recipe {recipe.name} trains image networks; choose another for {dataset.name}")
+    if recipe.inputs in ONE_SIZE and set(scales_of(recipe, dataset)) != {1.0}:
+        raise InputError(
+            f"the recipe {recipe.name} changes the size of the images, for which inputs={recipe.inputs!r} is not "
+            "possible; use inputs='per_channel' or 'per_image'"
+        )
     dataset.size_at(min(scales_of(recipe, dataset)))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import signal
 import warnings
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,8 +36,8 @@ from keras_preact.training.distribute import (
     check_devices,
     check_shares,
     collective_errors,
+    device_scope,
     is_chief,
-    on_devices,
     process,
 )
 from keras_preact.training.evaluation import TEST_BATCH, check_recorded, data_of
@@ -156,16 +156,17 @@ def starting(
                 config = dataclasses.replace(config, dataset=actual, data_dir=None)
         config = unrolled_if_synchronized(config)
         check_fits(config, dataset)
+    scope = device_scope(config.devices)
     with ExitStack() as stack:
-        with on_devices(config.devices):
+        with scope():
             model = build_model(config, dataset) if model is None else model
-            with collective_errors():
-                folder = _folder_class().create(out)
-                stack.enter_context(folder.held())
-            stop_request = stack.enter_context(_in_training(folder, stop_request))
-            folder.update_record(**_first_record(config, dataset, model))
-            run = _Run(config, folder, dataset, model, callbacks, stop_request)
-            yield from run.train(cut)
+        with collective_errors():
+            folder = _folder_class().create(out)
+            stack.enter_context(folder.held())
+        stop_request = stack.enter_context(_in_training(folder, stop_request))
+        folder.update_record(**_first_record(config, dataset, model))
+        run = _Run(config, folder, dataset, model, callbacks, stop_request, scope)
+        yield from run.train(cut)
         return run.finish()
 
 
@@ -280,23 +281,24 @@ def resuming(
             record = _check_unfinished(folder)  # another process may have changed it before the lock
             config = RunConfig.from_dict(record["config"])
             dataset = data_of(folder, data_dir) if dataset is None else check_recorded(dataset, folder)
-        with on_devices(config.devices):
+        scope = device_scope(config.devices)
+        with scope():
             model = build_model(config, dataset)
             checkpoint = Checkpoint(folder.checkpoints_path, model)
             step = _restore(checkpoint, record, folder.path)
-            rows = checkpoint.notes.get("metrics", [])
-            # The machine or the versions may have changed.
-            resumed = [*record.get("resumed", []), {"step": step, **environment()}]
-            previous = resumed[-2] if len(resumed) > 1 else record.get("environment", {})
-            _warn_if_onednn_changed(folder, previous, resumed[-1])
-            stop_request = stack.enter_context(_in_training(folder, stop_request))
-            summary = metrics_summary(rows)
-            folder.update_record(status="running", step=step, diverged=None, resumed=resumed, metrics=summary)
-            folder.write_metrics(rows)  # without the epochs after the checkpoint, which will be trained again
-            run = _Run(config, folder, dataset, model, callbacks, stop_request)
-            # The times at the checkpoint: after it, the run may have gone on until it was killed or diverged.
-            times = checkpoint.notes.get("record", record) if step else None
-            yield from run.train(cut, step, Stopwatch(times), rows)
+        rows = checkpoint.notes.get("metrics", [])
+        # The machine or the versions may have changed.
+        resumed = [*record.get("resumed", []), {"step": step, **environment()}]
+        previous = resumed[-2] if len(resumed) > 1 else record.get("environment", {})
+        _warn_if_onednn_changed(folder, previous, resumed[-1])
+        stop_request = stack.enter_context(_in_training(folder, stop_request))
+        summary = metrics_summary(rows)
+        folder.update_record(status="running", step=step, diverged=None, resumed=resumed, metrics=summary)
+        folder.write_metrics(rows)  # without the epochs after the checkpoint, which will be trained again
+        run = _Run(config, folder, dataset, model, callbacks, stop_request, scope)
+        # The times at the checkpoint: after it, the run may have gone on until it was killed or diverged.
+        times = checkpoint.notes.get("record", record) if step else None
+        yield from run.train(cut, step, Stopwatch(times), rows)
         return run.finish()
 
 
@@ -330,6 +332,8 @@ class _Run:
     model: keras.Model
     callbacks: Sequence[keras.callbacks.Callback]
     stop_request: StopRequest
+    scope: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Opens the scope of the run's devices."""
 
     def train(
         self, cut: Cut, step: int = 0, stopwatch: Stopwatch | None = None, rows: Sequence[dict[str, float]] = ()
@@ -349,8 +353,9 @@ class _Run:
         with self._recorded_end(stopwatch):
             for part in cut(step, recipe.steps, steps_per_epoch):
                 scale = recipe.image_scale(part.first_epoch, recipe.epochs(steps_per_epoch))
-                self._fit(part, sizes.at(scale, self.model), callbacks)
-                recorder.set_back()
+                with self.scope():
+                    self._fit(part, sizes.at(scale, self.model), callbacks)
+                    recorder.set_back()
                 if recorder.step != part.last_step:
                     raise InputError(
                         f"Keras ended an epoch after step {recorder.step:,} instead of {part.last_step:,}; unset "

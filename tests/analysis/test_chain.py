@@ -8,7 +8,7 @@ from harness import array
 from keras_preact import InputError
 from keras_preact.analysis import Chain, forward_signal, gradient_signal, leave_out
 from keras_preact.analysis.differentiation import vjp
-from keras_preact.layers import ResidualUnit
+from keras_preact.layers import ResidualUnit, freeze_batch_norms
 from keras_preact.models import cifar_resnet, feature_maps
 
 X = np.random.default_rng(0).normal(size=(4, 16, 16, 3)).astype("float32")
@@ -28,6 +28,15 @@ def test_a_chain_follows_the_weights_of_its_network(rolled):
     network.set_weights([1.5 * weight for weight in network.get_weights()])
     after = variances(chain)
     assert after == variances(network) and after != before
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+def test_a_chain_follows_the_freezing_of_its_network(rolled):
+    network = cifar_resnet(14, rolled=rolled, input_shape=SHAPE)
+    chain = Chain.of(network)
+    variances(chain)
+    freeze_batch_norms(network)
+    assert variances(chain) == variances(network)
 
 
 class Turn(keras.layers.RandomRotation):

@@ -43,6 +43,7 @@ def test_no_units_are_left_out_of_an_untrained_network(tmp_path):
     assert found.state == "at initialization" and found.lesions == []
     text = write_inspection(found, tmp_path / "report").read_text()
     assert text.count("<img alt=") == 2 and "left out" not in text
+    assert inspect_model(cifar_resnet(8, input_shape=(16, 16, 3)), X, Y, "noise", "trained", False).lesions == []
     assert read_inspection(tmp_path / "report").lesions == []
 
 

@@ -29,7 +29,7 @@ X = RNG.integers(1, 20, size=(6, 12)).astype("int32")
 X[1, 5:] = 0
 X[2, 1:] = 0
 Y = np.arange(6) % 3
-UNITS = ["block01_attention", "block01_feed_forward", "block02_attention", "block02_feed_forward"]
+UNITS = [f"encoder_block{block}_{unit}" for block in ("01", "02") for unit in ("attention", "feed_forward")]
 
 
 def network(placement="pre_norm", head=None, **options):

@@ -219,6 +219,18 @@ def test_a_layer_that_cannot_be_copied_is_refused(tmp_path):
         export_model(model, tmp_path / "network")
 
 
+def test_a_float32_network_with_an_optimizer_that_cannot_be_copied_is_exported(tmp_path):
+    """As in TensorFlow's tutorial on Transformers: a schedule without get_config."""
+
+    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
+        def __call__(self, step):
+            return 0.1
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(keras.optimizers.SGD(Schedule()), "mse")
+    assert export_model(model, tmp_path / "network") < 1e-4
+
+
 class Subclassed(keras.Model):
     def call(self, x):
         return x

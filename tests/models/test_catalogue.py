@@ -157,3 +157,11 @@ def test_a_damaged_file_is_refused(elsewhere, where, monkeypatch):
 
 def test_the_address_of_the_files_is_that_of_the_repository():
     assert ADDRESS.startswith("https://") and ADDRESS.endswith("/weights")
+
+
+def test_a_file_of_another_version_beside_the_program_is_passed_over(elsewhere):
+    about = catalogue()[SMALL]
+    shutil.copy(LARGE_FOLDER / about.file, elsewhere / "site")
+    (elsewhere / "weights").mkdir()
+    (elsewhere / "weights" / about.file).write_bytes(b"of another version")
+    assert weights_file(about).read_bytes() == (LARGE_FOLDER / about.file).read_bytes()

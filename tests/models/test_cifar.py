@@ -284,6 +284,7 @@ def test_a_depth_that_does_not_fit_names_the_nearest_that_do(depth, bottleneck, 
         ({"bottleneck": True, "depth": 11, "width_per_group": 1}, "makes a bottleneck of 16 filters 0 channels wide"),
         ({"normalization": "batchnorm"}, "unknown normalization"),
         ({"input_tensor": np.ones((1, 32, 32, 3))}, "must be a Keras tensor"),
+        ({"input_tensor": keras.Input((32, 32, 3), dtype="uint8")}, "input_tensor is uint8; convert it first"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_sentence(options, message):

@@ -105,6 +105,7 @@ def test_the_preprocessing_is_in_float32_in_mixed_precision():
         (small, "caffe", "unknown profile 'caffe'"),
         (lambda: small(include_top=False, input_shape=(None, None, 3)), "paper", "build the network for square images"),
         (lambda: small(input_shape=(64, 96, 3)), "paper", "build the network for square images"),
+        (lambda: small(input_shape=(64, 64, 1)), "paper", "build the network for RGB images"),
         (lambda: keras.Sequential([keras.Input((64, 64, 3))]), "paper", "no residual units; pass a Preprocessing"),
     ],
 )

@@ -457,6 +457,27 @@ def test_a_constructor_that_passes_its_arguments_on_stays_too():
         assert isinstance(change(Custom(plain.input, plain.output)), Custom)
 
 
+def test_a_class_whose_copy_would_lose_something_is_not_copied():
+    class Mixup(keras.Model):
+        def __init__(self, inputs, outputs, alpha=0.2, **kwargs):
+            super().__init__(inputs, outputs, **kwargs)
+            self.alpha = alpha
+
+    class Contrastive(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.temperature = self.add_weight(shape=(), initializer="ones", name="temperature")
+
+    plain = tiny(rolled=False)
+    for model, lost in (
+        (Mixup(plain.input, plain.output, alpha=0.8, name="mine"), "a copy of mine, a Mixup, would lose alpha"),
+        (Contrastive(plain.input, plain.output, name="mine"), "a Contrastive, would lose .*temperature"),
+    ):
+        for change in (roll, fold):
+            with pytest.raises(InputError, match=lost):
+                change(model)
+
+
 @pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, keras.optimizers.LossScaleOptimizer])
 def test_variables_without_weight_decay_stay_without(wrap):
     """The configuration of an optimizer does not contain them."""

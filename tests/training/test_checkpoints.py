@@ -83,6 +83,18 @@ def test_a_checkpoint_that_is_cut_short_is_passed_over_for_the_one_before(tmp_pa
     assert checkpoint.restore() == 1
 
 
+def test_a_damaged_checkpoint_does_not_stay_the_newest(tmp_path):
+    checkpoint = Checkpoint(tmp_path, model())
+    checkpoint.save(40)
+    damaged = checkpoint.save(60)
+    damaged.write_bytes(damaged.read_bytes()[:-200])
+    assert checkpoint.restore() == 40
+    checkpoint.save(45)
+    checkpoint.save(50)
+    assert [path.name for path in checkpoint.files()] == ["step-000000045.npz", "step-000000050.npz"]
+    assert checkpoint.last_step() == 50
+
+
 def test_a_flipped_byte_is_noticed(tmp_path):
     checkpoint = Checkpoint(tmp_path, model())
     checkpoint.save(1)

@@ -33,7 +33,7 @@ else:
     processor = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(processor, [tf.config.LogicalDeviceConfiguration()] * int(here))
 import keras
-from keras_preact.training import RunConfig, get_recipe, start
+from keras_preact.training import RunConfig, compare, get_recipe, orders, start
 
 class SameOnAll(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
@@ -44,15 +44,27 @@ class SameOnAll(keras.callbacks.Callback):
 watch = [SameOnAll()] if backend == "tensorflow" and int(devices) > 1 else []
 recipe = get_recipe("demo").with_steps(2)
 options = {"depth": 20, "rolled": True} if form == "rolled" else {"depth": 8}
-config = RunConfig(options=options, recipe=recipe, devices=int(devices), sync_batch_norm=form == "sync")
-start(config, folder, callbacks=watch)
+sync = form in ("sync", "turns")
+config = RunConfig(options=options, recipe=recipe, devices=int(devices), sync_batch_norm=sync)
+if form == "turns":
+    results = compare(orders(config), folder).record()["results"]
+    assert keras.distribution.distribution() is None
+    for order, alone in orders(config).items():
+        loss = start(alone, f"{folder}-{order}").record()["result"]["test_loss"]
+        assert abs(loss - results[order]["test_loss"]) < 1e-4
+else:
+    start(config, folder, callbacks=watch)
 """
+
+
+def run(folder, backend, devices, form):
+    here = str(max(devices, 2))
+    subprocess.run([sys.executable, "-c", PROGRAM, backend, str(devices), form, str(folder), here], check=True)
 
 
 def trained(tmp_path, backend, devices, form):
     folder = tmp_path / f"{backend}-{devices}-{form}"
-    here = str(max(devices, 2))
-    subprocess.run([sys.executable, "-c", PROGRAM, backend, str(devices), form, str(folder), here], check=True)
+    run(folder, backend, devices, form)
     return contents(folder)
 
 
@@ -84,6 +96,14 @@ def test_devices_train_as_one_does(tmp_path, on_one_device, backend, devices):
     assert any(differences[key] > 0 for key in values)  # the sums were taken in another order: there were several
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_runs_on_several_devices_take_turns(tmp_path, backend):
+    """Each as if it were alone: TensorFlow mixes no sums, and no scope outlives the comparison on JAX."""
+    pytest.importorskip(backend)
+    run(tmp_path / "both", backend, 2, "turns")
+
+
 @pytest.mark.slow
 def test_batch_norms_of_each_share_are_another_network(tmp_path):
     """Without synchronization the losses differ by more than rounding; the moving statistics are those of all."""
@@ -113,8 +133,8 @@ if keras.backend.backend() == "torch":
     ],
 )
 def test_devices_that_are_not_there_are_refused(count, words):
-    with pytest.raises(InputError, match=words), distribute.on_devices(count):
-        pass
+    with pytest.raises(InputError, match=words):
+        distribute.device_scope(count)
 
 
 def test_no_device_and_another_backend_are_refused_before_anything_is_made(tmp_path, monkeypatch):

@@ -143,7 +143,7 @@ def test_cosine_decay_reaches_0_after_the_last_step():
         ({"image_scales": (0.5, 1.0)}, "2 image scales"),
         ({"scale_changes": (0.8, 0.5)}, "increasing order"),
         ({"image_scales": (0.5, 0.75, 0.9)}, "must be 1"),
-        ({"inputs": "per_pixel_mean"}, "mean per pixel"),
+        ({"inputs": "per_pixel_mean"}, "fits only one image size"),
     ],
 )
 def test_sizes_that_do_not_lead_to_full_size_are_refused(options, words):

@@ -115,6 +115,19 @@ def test_what_does_not_fit_is_refused(tmp_path, tiny_dataset):
     with pytest.raises(InputError, match="does not accept these options"):
         start(dataclasses.replace(config(), options={"bottleneck": True}), tmp_path / "b", dataset=data)
     folder = start(config(steps=6), tmp_path / "c", dataset=data)
+    with pytest.raises(InputError, match="made up is for next_token, but the run's network was trained for classif"):
+        evaluate(folder.path, dataset=made_up("next_token"))
     with pytest.raises(InputError, match=r"of tiny have shape \(8, 8, 3\); use data of the run's shape, \(8,\)"):
         evaluate(folder.path, dataset=tiny_dataset)
     assert not (tmp_path / "a").exists() and not (tmp_path / "b").exists()
+
+
+def test_forecasts_are_compared_with_as_many_numbers(tmp_path):
+    """Keras would broadcast one number against four, without a word."""
+    data = made_up("forecast")
+    folder = start(config(steps=2), tmp_path / "run", dataset=data)
+    for count in (1, 2):
+        splits = [SequenceSplit(part.sequences, part.labels[:, :count]) for part in (data.train, data.test)]
+        shorter = SequenceDataset("made up", *splits, "forecast", unit="°C")
+        with pytest.raises(InputError, match=rf"have shape \({count}, 1\); use data of the run's horizon .*\(4, 1\)"):
+            evaluate(folder.path, dataset=shorter)

@@ -72,10 +72,6 @@ def test_a_run_whose_images_grow_is_resumed_to_the_bit(growing, tmp_path, stop):
 
 
 def test_the_images_of_any_recipe_with_sizes_of_its_own_grow(tmp_path, monkeypatch):
-    class Halved(Recipe):
-        def image_scale(self, epoch, epochs):
-            return 1.0 if epoch == epochs - 1 else 0.5
-
     seen, call = [], PadCropFlip.call
 
     def watched(layer, x, training=None):
@@ -83,7 +79,7 @@ def test_the_images_of_any_recipe_with_sizes_of_its_own_grow(tmp_path, monkeypat
         return call(layer, x, training)
 
     monkeypatch.setattr(PadCropFlip, "call", watched)
-    recipe = Halved("halved", steps=8, batch_size=20, schedule=CosineSchedule(0.01), padding=1, inputs="per_channel")
+    recipe = Halves("halved", steps=8, batch_size=20, schedule=CosineSchedule(0.01), padding=1, inputs="per_channel")
     folder = start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "run", larger())
     assert [size for size, _ in itertools.groupby(seen)][-2:] == [8, 16]
     assert folder.record()["training_flops"] < 0.6 * 6 * 8 * 20 * multiply_adds(load_model(folder.model_path))
@@ -98,7 +94,17 @@ def test_data_that_a_fast_recipe_cannot_scale_are_refused_before_a_folder_is_mad
     series = RunConfig("transformer", {"depth": 1}, "characters", recipe=FAST)
     with pytest.raises(InputError, match="trains image networks"):
         start(series, tmp_path / "run")
+    recipe = Halves("mine", steps=8, batch_size=20, schedule=CosineSchedule(0.01))
+    with pytest.raises(InputError, match="mine changes the size of the images, for which inputs='per_pixel_mean' is"):
+        start(dataclasses.replace(CONFIG, recipe=recipe), tmp_path / "run", larger())
+    with pytest.raises(InputError, match="inputs='none' fits only one image size"):
+        dataclasses.replace(FAST, inputs="none")
     assert not list(tmp_path.iterdir())
+
+
+class Halves(Recipe):
+    def image_scale(self, epoch, epochs):
+        return 1.0 if epoch == epochs - 1 else 0.5
 
 
 def test_the_record_counts_the_operations_at_each_size(growing):

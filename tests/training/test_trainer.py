@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import pickle
 import random
 import shutil
 import signal
@@ -293,6 +294,8 @@ def test_a_folder_that_is_not_free_is_refused_before_the_data_are_looked_for(tmp
         start(config, tmp_path)
     with pytest.raises(InputError, match="nowhere"):
         start(config, tmp_path / "run")
+    with pytest.raises(InputError, match=r"cannot use the folder .*; choose another folder"):
+        start(config, tmp_path / ("a" * 300))  # longer than file systems allow
 
 
 def test_signals_are_handed_back_after_a_run(whole):
@@ -351,6 +354,36 @@ def test_float16_scales_its_loss_and_does_so_again_when_it_is_loaded(tiny_datase
         optimizer = load(path).optimizer
         assert type(optimizer) is keras.optimizers.LossScaleOptimizer
         assert int(optimizer.step_counter) == 3 and int(optimizer.inner_optimizer.iterations) == 3
+
+
+class Scaled(Recipe):
+    """A recipe with a loss scale of its own."""
+
+    average = None
+
+    def optimizer(self):
+        inner = keras.optimizers.SGD(0.1, use_ema=self.average)
+        return keras.optimizers.LossScaleOptimizer(inner, initial_scale=2.0**10)
+
+
+def test_a_recipe_that_scales_its_loss_does_so_once(tiny_dataset, monkeypatch):
+    """Twice, and the gradients would be 2**15 times too small."""
+    recipe = Scaled("scaled", steps=3, batch_size=10)
+    config = dataclasses.replace(CONFIG, precision="mixed_float16", recipe=recipe)
+    optimizer = build_model(config, tiny_dataset).optimizer
+    assert float(optimizer.initial_scale) == 2.0**10 and type(optimizer.inner_optimizer) is keras.optimizers.SGD
+    monkeypatch.setattr(Scaled, "average", True)
+    with pytest.raises(InputError, match="a run cannot average its weights"):
+        build_model(config, tiny_dataset)
+
+
+def test_why_a_run_ended_is_passed_on_between_processes(tmp_path):
+    for error in (
+        Interrupted(signal.SIGTERM, 7, tmp_path),
+        Diverged("the loss is nan", 7, [3, 4], tmp_path, 5),
+    ):
+        again = pickle.loads(pickle.dumps(error))
+        assert str(again) == str(error) and vars(again) == vars(error)
 
 
 @pytest.mark.parametrize("how", [{}, {"precision": "mixed_bfloat16"}])

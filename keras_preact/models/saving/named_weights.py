@@ -12,7 +12,9 @@ import keras
 import numpy as np
 
 from keras_preact.errors import InputError
+from keras_preact.keras_private import layers_inside
 from keras_preact.layers.copies import refresh_normalizations
+from keras_preact.layers.graph import weights_outside_graph
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.unit_names import unit_names
 from keras_preact.layers.variables import Renumbering, argument_variables, named_variables
@@ -61,6 +63,7 @@ def named_weights(model: keras.Model) -> dict[str, Weight]:
     (True, 'stem_conv/kernel', (3, 3, 16, 16))
     """
     refuse_quantized(model)
+    _refuse_weights_outside_graph(model)
     return _weights_and_arguments(model)[0]
 
 
@@ -72,6 +75,16 @@ def refuse_quantized(model: keras.Model) -> None:
             f"{model.name} is quantized ({quantized[0]} contains integers), and these files are for floats; use them "
             "before you quantize the network, or use Keras's model.save, model.save_weights and model.load_weights"
         )
+
+
+def _refuse_weights_outside_graph(model: keras.Model) -> None:
+    """Raise InputError if the model, or one inside it, has weights that belong to no layer of its graph."""
+    for each in [model, *(layer for layer in layers_inside(model) if isinstance(layer, keras.Model))]:
+        if outside := weights_outside_graph(each):
+            raise InputError(
+                f"{outside[0].path} is a weight of {each.name} but of no layer in its graph, and would be lost; use "
+                "Keras's model.save_weights and model.load_weights"
+            )
 
 
 def _weights_and_arguments(model: keras.Model) -> tuple[dict[str, Weight], dict[str, Weight]]:
@@ -216,6 +229,7 @@ def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndar
         InputError: names or shapes differ from the model's, or a value is not finite in its variable's dtype.
     """
     refuse_quantized(model)
+    _refuse_weights_outside_graph(model)
     weights, arguments = _weights_and_arguments(model)
     paths = renumbered(model, values, [*weights, *arguments])
     values = {paths[name]: value for name, value in values.items()}

@@ -30,7 +30,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     The paths are those of the unrolled network, so rolled and unrolled networks write the same file.
 
     Args:
-        model: any built Keras model.
+        model: a built Keras model; a functional one has no weights besides those of its layers.
         path: path of the file, which is replaced if it exists.
         dtype: `"float32"` (default) or `"float16"`, which halves the size.
 

@@ -218,6 +218,21 @@ class Subclassed(keras.Model):
         return self.head(self.net(x))
 
 
+def test_a_weight_of_no_layer_is_not_lost_in_silence(tmp_path):
+    class Contrastive(keras.Model):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.temperature = self.add_weight(shape=(), initializer="ones", name="temperature")
+
+    base = rolled_network()
+    inputs, inner = keras.Input((4,)), Contrastive(base.inputs[0], base.outputs[0])
+    for model in (keras.Model(inputs, inner(inputs)), inner):
+        with pytest.raises(InputError, match=r"temperature is a weight of .* but of no layer in its graph"):
+            save_safetensors(model, tmp_path / "a.safetensors")
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.load_weights(tmp_path / "a.weights.h5")
+
+
 def in_time():
     return keras.Sequential([keras.Input((3, 4)), keras.layers.TimeDistributed(rolled_network())])
 
