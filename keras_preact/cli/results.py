@@ -15,5 +15,5 @@ def run(options: argparse.Namespace) -> None:
     if not options.folder.is_dir():
         raise InputError(f"{options.folder} is not a folder; name a folder of results")
     for path in options.keep:
-        say(f"copied {path} to {keep(RunFolder.open(path), options.folder)}")
+        say(f"{path} is stored in {keep(RunFolder.open(path), options.folder)}")
     say(f"wrote {write_results(options.folder)}")

@@ -288,11 +288,14 @@ def _rows_of_tables() -> dict[str, set[str]]:
 def keep(run: RunFolder, results: Path) -> Path:
     """Copy the small files of a finished run into a folder of results; return the new folder.
 
+    A run that is in the results already stays as it is there, so a whole folder of runs can be passed again.
+
     The copy's `run.json` holds the SHA-256 of the weights as float16, which identify published ones.
     Training runs go to `runs/TABLE/`, measurements without training to `profiles/`.
 
     Raises:
-        InputError: the run is not finished, is a comparison of several runs, or already exists in the results.
+        InputError: the run is not finished, is a comparison of several runs, or the results have another one of its
+            name.
     """
     record = run.record()
     is_training = record.get("kind") == "training"
@@ -307,6 +310,8 @@ def keep(run: RunFolder, results: Path) -> Path:
     parent = Path("runs", table_of(Run(run, record).config)) if is_training else Path("profiles")
     copy = RunFolder(results / parent / Path(os.path.abspath(run.path)).name)  # "." and ".." have none
     if copy.record_path.exists():
+        if _facts(copy.record()) == _facts(record):
+            return copy.path
         raise InputError(f"{copy.path} exists already and is not overwritten; rename one of the two")
     copy.path.mkdir(parents=True, exist_ok=True)
     for name in STORED_FILES:
@@ -318,6 +323,12 @@ def keep(run: RunFolder, results: Path) -> Path:
         record["config"]["data_dir"] = None  # a machine-specific path
     copy.update_record(**record)  # last, so that an interrupted copy can be repeated
     return copy.path
+
+
+def _facts(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of run.json that a run and its stored copy have in common."""
+    config = {**record.get("config", {}), "data_dir": None}
+    return {key: value for key, value in record.items() if key != "weights"} | {"config": config}
 
 
 def _checksum_of_weights(run: RunFolder) -> str | None:

@@ -300,6 +300,17 @@ def test_a_run_is_stored_under_the_name_of_its_folder_however_that_is_written(pa
     assert (stored.name, stored.parent.parent.name) == ("mine", "runs")
 
 
+def test_a_run_is_stored_once_and_not_over_another_of_its_name(tmp_path, made_up_run):
+    for name, error in (("a", 50.0), ("b", 60.0)):
+        made_up_run(tmp_path / name / "mine", RunConfig(), error)
+    stored = keep(RunFolder.open(tmp_path / "a" / "mine"), tmp_path / "results")
+    before = (stored / "run.json").read_bytes()
+    assert keep(RunFolder.open(tmp_path / "a" / "mine"), tmp_path / "results") == stored
+    with pytest.raises(InputError, match="exists already and is not overwritten; rename one of the two"):
+        keep(RunFolder.open(tmp_path / "b" / "mine"), tmp_path / "results")
+    assert (stored / "run.json").read_bytes() == before
+
+
 def test_how_others_took_their_number_makes_no_other_run():
     config = BUDGETS["paper"].config(EXPERIMENTS["table1"].rows[0], 0, "float32")
     recipe = dataclasses.replace(config.recipe, reported="in other words")
