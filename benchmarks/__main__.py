@@ -100,7 +100,10 @@ def main() -> None:
     else:
         chosen = [c for c in available if c.is_short or arguments.full]
     if not chosen:
-        parser.error(f"no comparison is called {' or '.join(arguments.only)}…; see --list --full")
+        parser.error(
+            f"no comparison that can run here is called {' or '.join(arguments.only)}…; see --list --full, or install "
+            "what the others need: pip install --editable '.[bench,export]'"
+        )
     if arguments.list:
         print(*(comparison.name for comparison in chosen), sep="\n")
         return
@@ -109,7 +112,7 @@ def main() -> None:
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine, backend or with other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:
             print(

@@ -206,7 +206,7 @@ def main() -> None:
     here = environment()
     results = json.loads(file.read_text()) if file.exists() else {"environment": here, "runs": {}}
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine, backend or with other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
     options.out.mkdir(parents=True, exist_ok=True)
     dataset = load_dataset("cifar10", options.data_dir)
     for seed in range(options.seeds):

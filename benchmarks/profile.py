@@ -91,7 +91,7 @@ def main() -> None:
     results = json.loads(file.read_text())
     here = environment()
     if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine, backend or with other versions; choose another --out")
+        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
     results["commit_of_profiles"] = here["commit"]
     for name, case in CASES.items():
         # A new process, because TensorFlow accepts a number of threads only before it starts.

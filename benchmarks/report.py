@@ -280,10 +280,11 @@ def report(results: dict[str, Any]) -> str:
         "the comparisons “step”, “default” is the row “rolled, mixed_bfloat16”, and where a ratio says “equal "
         "multiply-adds”, the row “default, stride in the last unit”, with the strides of keras.applications. Plain "
         "Keras and keras_hub do not build their optimizer before the first step, so TensorFlow traces that step "
-        "twice, unless the row says “optimizer built”. Our networks build it, except in “encoder 6” and “encoder "
-        "start”. PyTorch runs eagerly unless the row says “compiled”. A “matrix product” multiplies two 4096×4096 "
-        "matrices. In “fit 20” a step is a call of `fit`, in “at once 110” two training steps. For inference, our "
-        "network is folded (`keras_preact.models.fold`) and the others are not. In “start”, memory is the peak of the "
+        "twice, unless the row says “optimizer built”. Our networks build it, except in the row “default, optimizer "
+        "not built”, in “encoder 6” and in “encoder start”. PyTorch runs eagerly unless the row says “compiled”. A "
+        "“matrix product” multiplies two 4096×4096 matrices. In “fit 20” a step is a call of `fit`, in “at once "
+        "110” two training steps. For inference, our network is folded (`keras_preact.models.fold`) and the others "
+        "are not. In “start”, memory is the peak of the "
         "whole process.",
         "",
     ]

@@ -25,7 +25,7 @@ class SmoothedCrossEntropy(keras.losses.Loss):
         **kwargs: as in `keras.losses.Loss`.
 
     Labels: integers (batch, …) or (batch, …, 1). Outputs: logits (batch, …, K). The loss of a label outside
-    0, …, K − 1 is NaN.
+    0, …, K − 1 is NaN, even if it is masked or its sample weight is 0: give ignored examples a label in this range.
 
     Raises:
         InputError: ε is out of range, or labels are one-hot.

@@ -210,6 +210,7 @@ def test_info_says_what_another_profile_has_otherwise(capsys):
         (["--shape-change", "option_a", "--against", "fb_resnet_torch"], "change of shape"),
         (["--against", "resnet_1k_layers"], "strided convolution of a bottleneck"),
         (["--placement", "original", "--against", "resnet_1k_layers"], "norm and ReLU of the first unit"),
+        (["--depth", "164", "--bottleneck", "--against", "resnet_1k_layers"], "norm and ReLU of the first unit"),
     ],
 )
 def test_what_two_profiles_would_decide_otherwise_in_other_networks_is_no_difference(options, same, capsys):
@@ -824,7 +825,13 @@ def test_a_fault_of_the_program_is_one_sentence_too(here, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory"), NoMemory("on GPU")]
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
+        NoMemory("on GPU"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
 )
 def test_too_little_memory_is_no_fault_of_the_program(error, here, monkeypatch, capsys):
     def fail(*args, **kwargs):
@@ -832,7 +839,7 @@ def test_too_little_memory_is_no_fault_of_the_program(error, here, monkeypatch, 
 
     monkeypatch.setattr("keras_preact.cli.train.start", fail)
     assert main(["train", "--steps", "1"]) == 1
-    assert text(capsys).startswith("keras-preact: error: out of memory; use smaller batches (--batch-size)")
+    assert text(capsys).startswith("keras-preact: error: out of memory; use smaller batches (train --batch-size)")
 
 
 @pytest.mark.thorough

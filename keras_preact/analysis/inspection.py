@@ -43,7 +43,7 @@ class Inspection:
         images: the inputs, in words.
         path: the report of `check_identity_path`, as text.
         forward, gradient, sums, dead, lesions: results of the functions of `keras_preact.analysis`. There are no
-            lesions if the network is untrained or the labels are arbitrary: the errors would be those of guessing.
+            lesions if the network is untrained or was not known to be trained for these images and labels.
     """
 
     model: str
@@ -95,8 +95,8 @@ def inspect_model(
         labels: class numbers (batch,).
         shown: the images, in words.
         state: the model's state of training, in words. Default `"at initialization"`.
-        labelled: whether the labels are those of the images. If not, no unit is left out: a test error would mean
-            nothing. Default `True`.
+        labelled: whether the network is known to be trained for these images and labels. If not, no unit is left out:
+            its test error might mean nothing. Default `True`.
 
     Raises:
         InputError: the model has no chain of residual units.
@@ -184,6 +184,8 @@ def _page(found: Inspection) -> str:
         if dead is None
         else f"The ReLU after the addition zeroes up to {100 * dead:.0f} % of a unit's output.",
     ]
+    if not found.lesions and found.state != UNTRAINED:
+        sentences.append("No units were left out: it is not known whether the network was trained for these labels.")
     body = [f"<h1>{html.escape(found.model)}</h1>", *(f"<p>{html.escape(text)}</p>" for text in sentences)]
     body += ["<h2>The identity path</h2>", f"<pre>{html.escape(found.path)}</pre>", "<h2>Signal and gradient</h2>"]
     body += [_image(figure) for figure in figures]

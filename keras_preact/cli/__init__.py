@@ -87,7 +87,7 @@ def _report_error(error: Exception) -> int:
             remedy = "; check the permissions of this file or folder"
         message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
     elif _is_out_of_memory(error):
-        message, status = "error: out of memory; use smaller batches (--batch-size), images or networks", 1
+        message, status = "error: out of memory; use smaller batches (train --batch-size), images or networks", 1
     else:
         first_line = (str(error).splitlines() or [""])[0]
         message, status = f"internal error, please report it ({type(error).__name__}: {first_line}); see --debug", 1
@@ -97,7 +97,8 @@ def _report_error(error: Exception) -> int:
 def _is_out_of_memory(error: Exception) -> bool:
     """Return whether Python, TensorFlow, JAX or PyTorch reports that memory is short."""
     names = ("ResourceExhaustedError", "OutOfMemoryError")
-    return isinstance(error, MemoryError) or type(error).__name__ in names or "RESOURCE_EXHAUSTED" in str(error)
+    is_said = any(word in str(error) for word in ("RESOURCE_EXHAUSTED", "DefaultCPUAllocator"))  # JAX; PyTorch on CPUs
+    return isinstance(error, MemoryError) or type(error).__name__ in names or is_said
 
 
 def _report(message: str, status: int) -> int:

@@ -101,7 +101,7 @@ def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
     same = {  # choices of a profile that make no difference in these two networks
         "shape_change": options.shape_change is not None,
         "stride_on": unit.block != "bottleneck",
-        "first_preactivation": not unit.placement.first,
+        "first_preactivation": not unit.placement.first or unit.changes_shape,
     }
     another = replace(another, **{name: getattr(one, name) for name, is_same in same.items() if is_same})
     rows = [

@@ -19,7 +19,7 @@ _PRECISION = "float32, mixed_float16 or mixed_bfloat16 (default: float32, or mix
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports an error in one sentence, without the usage. Options have no abbreviations: some are read as words."""
+    """Reports an error in one sentence, without the usage; accepts no abbreviated options."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(allow_abbrev=False, **kwargs)

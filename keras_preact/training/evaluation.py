@@ -98,7 +98,8 @@ def evaluate(
 
     Raises:
         InputError: there is no such run; it has no trained model yet; its data are missing or have changed; the data
-            have another shape, other classes or another vocabulary; or the images or the network cannot be resized.
+            have another shape, task or horizon, other classes or another vocabulary; or the images or the network
+            cannot be resized.
     """
     folder = RunFolder.open(path)
     file = folder.trained_model()

@@ -29,11 +29,11 @@ from keras_preact.training.schedules import PAPERS_SCHEDULE, SCHEDULES, CosineSc
 from keras_preact.training.tasks import Task
 
 INPUTS = ("per_pixel_mean", "per_channel", "per_image", "none")
-ONE_SIZE = ("per_pixel_mean", "none")
-"""The inputs of networks whose images have one size: they contain a mean for each pixel, which is 0 for "none"."""
 """How pixels are normalized. `per_pixel_mean`: subtract the mean training image, then divide by 255.
 `per_channel`: standardize by the mean and standard deviation of each channel over the training images. `per_image`:
 standardize each image by its own mean and standard deviation, after the crop. `none`: only divide by 255."""
+ONE_SIZE = ("per_pixel_mean", "none")
+"""The `INPUTS` that fit only one image size: the network subtracts a mean for each pixel, which is 0 for `none`."""
 
 
 KINDS: dict[str, type[Recipe]] = {}
@@ -293,9 +293,10 @@ class FastRecipe(Recipe, kind="fast"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.inputs in ONE_SIZE:
+        if self.inputs in ONE_SIZE and self.image_scales != (1.0,):
             raise InputError(
-                f"inputs={self.inputs!r} fits only one image size; use inputs='per_channel' or 'per_image'"
+                f"inputs={self.inputs!r} fits only one image size; use inputs='per_channel' or 'per_image', or "
+                "image_scales=(1.0,) and scale_changes=()"
             )
         check_rate("label_smoothing", self.label_smoothing)
         for name, shares in (("image_scales", self.image_scales), ("scale_changes", self.scale_changes)):
