@@ -107,9 +107,19 @@ def _move_flushed(aside: Path, path: Path) -> None:
         os.fsync(file.fileno())
     _replace(aside, path)
     if os.name == "posix":  # Windows cannot open folders
-        with suppress(OSError):  # nor can some network drives flush them; the file is complete in any case
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        _flush_folder(path.parent)
+
+
+def _flush_folder(path: Path) -> None:
+    """Flush a folder to the disk, unless it cannot be read or, as on some network drives, folders cannot be flushed."""
+    try:
+        folder = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        return
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(folder)

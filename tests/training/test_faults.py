@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from kills import Writes, tiny
 
 from keras_preact import InputError
 from keras_preact.errors import WriteError
+from keras_preact.files import write_atomically
 from keras_preact.training import (
     Checkpoint,
     Interrupted,
@@ -148,6 +150,20 @@ def test_whichever_write_is_refused_the_run_can_go_on(tmp_path, made):
         assert [row["step"] for row in folder.metrics()] == [1, 2, 3]
         # After step 3, the oldest could not be removed, and no other checkpoint was saved.
         assert len(checkpoint.files()) == MAX_CHECKPOINTS or step == 3
+
+
+@needs_posix
+def test_on_a_drive_that_cannot_flush_folders_files_are_written_all_the_same(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def refuse(file):
+        if stat.S_ISDIR(os.fstat(file).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    write_atomically(tmp_path / "a.txt", "whole")
+    assert (tmp_path / "a.txt").read_text() == "whole" and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.slow
