@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -81,31 +81,26 @@ def write_atomically(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8", newline="")
 
 
-def _replace(aside: Path, path: Path, tries: int = 20 if os.name == "nt" else 1) -> None:
-    """Rename a file. On Windows, wait for up to a second while another program, such as a virus scanner, reads it."""
-    for _ in range(tries - 1):
-        with suppress(PermissionError):
-            os.replace(aside, path)
-            return
-        time.sleep(0.05)
-    os.replace(aside, path)
+def remove(path: Path) -> None:
+    """Remove a file, if it exists; on Windows, wait while another program reads it."""
+    _patiently(lambda: path.unlink(missing_ok=True))
 
 
-def remove(path: Path, tries: int = 20 if os.name == "nt" else 1) -> None:
-    """Remove a file. On Windows, wait for up to a second while another program reads it."""
+def _patiently(change: Callable[[], Any], tries: int = 20 if os.name == "nt" else 1) -> None:
+    """Rename or remove a file. On Windows, wait for up to a second while another program reads it: a virus scanner."""
     for _ in range(tries - 1):
         with suppress(PermissionError):
-            path.unlink(missing_ok=True)
+            change()
             return
         time.sleep(0.05)
-    path.unlink(missing_ok=True)
+    change()
 
 
 def _move_flushed(aside: Path, path: Path) -> None:
     """Flush a temporary file to the disk, then rename it: a power cut leaves the old file or the new one."""
     with open(aside, "rb+") as file:  # Windows cannot flush a file that is open for reading only
         os.fsync(file.fileno())
-    _replace(aside, path)
+    _patiently(lambda: os.replace(aside, path))
     if os.name == "posix":  # Windows cannot open folders
         _flush_folder(path.parent)
 

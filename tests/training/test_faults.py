@@ -22,7 +22,7 @@ from kills import Writes, tiny
 
 from keras_preact import InputError
 from keras_preact.errors import WriteError
-from keras_preact.files import write_atomically
+from keras_preact.files import _patiently, write_atomically
 from keras_preact.training import (
     Checkpoint,
     Interrupted,
@@ -150,6 +150,22 @@ def test_whichever_write_is_refused_the_run_can_go_on(tmp_path, made):
         assert [row["step"] for row in folder.metrics()] == [1, 2, 3]
         # After step 3, the oldest could not be removed, and no other checkpoint was saved.
         assert len(checkpoint.files()) == MAX_CHECKPOINTS or step == 3
+
+
+def test_a_file_that_another_program_reads_is_waited_for():
+    """As on Windows, where it can be neither replaced nor removed meanwhile."""
+    tries = []
+
+    def change():
+        tries.append(time.perf_counter())
+        if len(tries) < 3:
+            raise PermissionError
+
+    _patiently(change, tries=3)
+    assert len(tries) == 3
+    tries.clear()
+    with pytest.raises(PermissionError):
+        _patiently(change, tries=2)
 
 
 @needs_posix
