@@ -299,7 +299,7 @@ def test_the_readme_has_the_error_of_each_order_at_110_layers():
     at_164 = next(line for line in found if line.row.name == "full_preactivation-164")
     apart, counts = at_164.difference, f"(n = {len(at_164.reference.runs)} and {len(at_164.runs)})"
     lead = f"leads by {-apart.mean:.1f} points [{-apart.high:.1f}, {-apart.low:.1f}] {counts}"
-    assert f"At 164 layers, in bottlenecks, it {lead}." in text
+    assert f"At 164 layers, in bottlenecks, it {lead};" in text
 
 
 def test_each_seed_of_the_demo_has_a_gap_of_ten_points():
