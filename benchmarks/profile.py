@@ -1,4 +1,4 @@
-"""The time of a step by kind of operation, from TensorFlow's profiler.
+"""Where the time of a step goes, by kind of operation, and that of the first step, by what Keras and TensorFlow do.
 
     python -m benchmarks.profile --out results/benchmarks/2-cores
 
@@ -11,7 +11,9 @@ import argparse
 import json
 import multiprocessing
 import tempfile
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "ImageNet-50, batch 16, training": ("imagenet", {"batch": 16}, "mixed_bfloat16"),
     "ImageNet-50, folded, batch 16, inference": ("imagenet", {"batch": 16, "inference": True}, "float32"),
 }
+FIRST_STEPS = (20, 164, 1001)
+"""Depths of the CIFAR networks whose first step is taken apart."""
 KINDS = (
     ("weight gradients", ("Conv2DBackpropFilter",)),
     ("input gradients", ("Conv2DBackpropInput",)),
@@ -51,8 +55,7 @@ def profile(function: str, arguments: dict[str, Any], precision: str) -> dict[st
 
     from benchmarks import subjects
 
-    tf.config.threading.set_intra_op_parallelism_threads(1)
-    tf.config.threading.set_inter_op_parallelism_threads(1)
+    _use_one_thread()
     keras.config.set_dtype_policy(precision)
     step = getattr(subjects, function)(**arguments)
     for _ in range(3):
@@ -62,6 +65,58 @@ def profile(function: str, arguments: dict[str, Any], precision: str) -> dict[st
             step()
         (trace,) = Path(folder).rglob("*.xplane.pb")
         return _by_kind(trace)
+
+
+def _use_one_thread() -> None:
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+
+
+def profile_first_step(depth: int, batch: int = 8) -> dict[str, float]:
+    """Return the seconds of each part of the first training step of a rolled CIFAR network, and of a later step.
+
+    Call it in a new process: TensorFlow does some work only once.
+    """
+    import tensorflow as tf
+
+    from benchmarks import subjects
+    from keras_preact.models import cifar_resnet
+
+    spent: Counter[str] = Counter()
+
+    def timed(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                spent[part] += time.perf_counter() - began
+
+        return call
+
+    _use_one_thread()
+    model = timed("build the network", cifar_resnet)(depth, rolled=None)
+    step = timed("compile", subjects.training_step)(model, batch, 32, 10)
+    # While TensorFlow traces the step, Python runs these once; a traced step does not call them again.
+    model.train_step = timed("trace", model.train_step)
+    model.optimizer.apply = timed("trace the weight updates", model.optimizer.apply)
+    tf.GradientTape.gradient = timed("trace the gradients", tf.GradientTape.gradient)
+    timed("first", step)()
+    for _ in range(3):
+        timed("later", step)()
+    later = spent["later"] / 3
+    inner = ("trace the gradients", "trace the weight updates")
+    parts = {
+        "build the network": spent["build the network"],
+        "compile": spent["compile"],
+        "trace the forward pass": spent["trace"] - sum(spent[part] for part in inner),
+        **{part: spent[part] for part in inner},
+        "optimize the graph": spent["first"] - spent["trace"] - later,
+        "run the step": later,
+    }
+    return {part: round(seconds, 2) for part, seconds in parts.items()}
 
 
 def _by_kind(trace: Path) -> dict[str, float]:
@@ -80,6 +135,12 @@ def _by_kind(trace: Path) -> dict[str, float]:
     return {kind: round(times[kind], 1) for kind in [*(kind for kind, _ in KINDS), "the rest"]}
 
 
+def _in_new_process(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a new process, because TensorFlow accepts a number of threads only before it starts."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, args)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.profile", description=__doc__)
     parser.add_argument(
@@ -94,10 +155,12 @@ def main() -> None:
         parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
     results["commit_of_profiles"] = here["commit"]
     for name, case in CASES.items():
-        # A new process, because TensorFlow accepts a number of threads only before it starts.
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            results.setdefault("profiles", {})[name] = pool.apply(profile, case)
+        results.setdefault("profiles", {})[name] = _in_new_process(profile, *case)
         print(name, results["profiles"][name], flush=True)
+    for depth in FIRST_STEPS:
+        parts = _in_new_process(profile_first_step, depth)
+        results.setdefault("first_steps", {})[f"ResNet-{depth}, batch 8"] = parts
+        print(f"first step of ResNet-{depth}", parts, flush=True)
     file.write_text(json.dumps(results, indent=1) + "\n")
     (file.parent / "README.md").write_text(report(results))
 

@@ -290,6 +290,7 @@ def report(results: dict[str, Any]) -> str:
     ]
     lines += _defaults(results)
     lines += _profiles(results.get("profiles", {}))
+    lines += _first_steps(results.get("first_steps", {}))
     for name, entry in results["comparisons"].items():
         also = "".join(f" {package} {version}." for package, version in entry.get("also", {}).items())
         lines += [f"## {name}", "", _rounds(entry["rounds"]) + also, "", *_table(entry), ""]
@@ -337,6 +338,28 @@ def _profiles(profiles: dict[str, dict[str, float]]) -> list[str]:
         total = sum(times.values())
         shares = [f"{100 * times[kind] / total:.0f}" for kind in kinds]
         lines.append(f"| {name} | " + " | ".join(shares) + f" | {total:.0f} |")
+    return [*lines, ""]
+
+
+def _first_steps(profiles: dict[str, dict[str, float]]) -> list[str]:
+    """Return the parts of the first steps as Markdown, in seconds."""
+    if not profiles:
+        return []
+    parts = list(next(iter(profiles.values())))
+    lines = [
+        "## Where the first step's time goes",
+        "",
+        "Seconds on one thread, in float32, with rolled stages (`python -m benchmarks.profile`). TensorFlow traces the "
+        "step by calling Keras's Python code once; *optimize the graph* is everything between that and the time of a "
+        "later step, such as the work of TensorFlow's graph optimizer and the first use of each operation. PyTorch "
+        "neither traces nor optimizes.",
+        "",
+        "| | " + " | ".join(parts) + " | total, s |",
+        "|---" * (len(parts) + 2) + "|",
+    ]
+    for name, seconds in profiles.items():
+        shown = [f"{seconds[part]:.2f}" for part in parts]
+        lines.append(f"| {name} | " + " | ".join(shown) + f" | {sum(seconds.values()):.1f} |")
     return [*lines, ""]
 
 

@@ -171,6 +171,18 @@ def test_a_profile_has_every_kind_and_adds_up():
     assert "| net | 75 | 25 | 100 |" in text
 
 
+@pytest.mark.thorough
+def test_every_part_of_a_first_step_takes_time():
+    """A part that is not measured, or traced twice, would show as 0 or as a negative rest."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        parts = pool.apply(profile.profile_first_step, (8, 4))
+    assert min(parts.values()) > 0 and sum(parts.values()) < 60
+    assert parts["run the step"] < parts["optimize the graph"]
+    total = f"{sum(parts.values()):.1f}"
+    text = report.report({**results(), "first_steps": {"net": parts}})
+    assert f"| net | {parts['build the network']:.2f} | {parts['compile']:.2f} | " in text and f" | {total} |" in text
+
+
 def test_the_guide_to_formats_quotes_the_results_on_record():
     record = json.loads((ROOT / "results/benchmarks/2-cores/bench.json").read_text())["comparisons"]
     names = [
