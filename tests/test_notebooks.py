@@ -159,13 +159,25 @@ class TestTranslated:
 
 
 def clean(path):
-    """Set the metadata of a notebook to what every notebook has; drop the times of its cells, and widgets."""
+    """Set the metadata of a notebook to what every notebook has; drop the times of its cells, and widgets.
+
+    Join printed lines that a slow machine delivered in several pieces.
+    """
     notebook = json.loads(path.read_text(encoding="utf-8"))
     notebook["metadata"] = METADATA
     for cell in notebook["cells"]:
         cell["metadata"].pop("execution", None)
         if KNOBS in cell["metadata"].get("tags", []):
             cell["outputs"] = []
+        joined = []
+        for output in cell.get("outputs", []):
+            is_printed = output["output_type"] == "stream"
+            if is_printed and joined and joined[-1].get("name") == output["name"]:
+                joined[-1]["text"] += output["text"]
+            else:
+                joined.append(output)
+        if joined:
+            cell["outputs"] = joined
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
