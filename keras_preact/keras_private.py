@@ -194,6 +194,27 @@ def forget_uninitialized() -> None:
     global_state.set_global_attribute("uninitialized_variables", [])
 
 
+@contextlib.contextmanager
+def forgotten_on_error() -> Iterator[None]:
+    """If the block fails, forget its uninitialized variables: every later stateless scope would fail on them."""
+    try:
+        yield
+    except BaseException:
+        forget_uninitialized()
+        raise
+
+
+@contextlib.contextmanager
+def without_layouts() -> Iterator[None]:
+    """Within the block, the layouts of a `ModelParallel` distribution do not apply to new variables."""
+    before = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)
+    try:
+        yield
+    finally:
+        keras.distribution.set_distribution(before)
+
+
 def _returns(value: Any) -> Callable[..., Any]:
     """Return an initializer that returns a given value."""
     return lambda shape, dtype=None: value

@@ -44,13 +44,13 @@ class SmoothedCrossEntropy(keras.losses.Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         if len(y_true.shape) == len(y_pred.shape):
-            if y_true.shape[-1] not in (1, None):
+            if y_true.shape[-1] != 1:
                 raise InputError(
-                    f"labels of shape {tuple(y_true.shape)} look one-hot; pass class numbers, or use Keras's "
-                    "CategoricalCrossentropy(from_logits=True, label_smoothing=...)"
+                    f"labels of shape {tuple(y_true.shape)} may be one-hot; pass class numbers of shape (batch,) or "
+                    "(batch, 1), or use Keras's CategoricalCrossentropy(from_logits=True, label_smoothing=...)"
                 )
             y_true = ops.squeeze(y_true, -1)
-        classes, numbers = y_pred.shape[-1], ops.cast(y_true, "int32")
+        classes, numbers = ops.shape(y_pred)[-1], ops.cast(y_true, "int32")
         labels = ops.one_hot(ops.clip(numbers, 0, classes - 1), classes, dtype=y_pred.dtype)
         losses = keras.losses.categorical_crossentropy(
             labels, y_pred, from_logits=True, label_smoothing=self.label_smoothing

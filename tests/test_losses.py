@@ -37,6 +37,19 @@ def test_labels_of_sequences():
     assert float(SmoothedCrossEntropy()(labels, logits)) == pytest.approx(by_hand(LABELS, LOGITS, 0.1), rel=1e-5)
 
 
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow has shapes that are unknown")
+@pytest.mark.parametrize("shape", [[None], [None, 1]])
+def test_the_number_of_classes_may_be_unknown_until_the_step_runs(shape):
+    tf, loss = pytest.importorskip("tensorflow"), SmoothedCrossEntropy()
+    specs = [tf.TensorSpec(shape, tf.int64), tf.TensorSpec([None, None], tf.float32)]
+    step = tf.function(lambda labels, logits: loss(labels, logits), input_signature=specs)
+    labels = LABELS.reshape([-1, *shape[1:]])
+    assert float(step(labels, LOGITS)) == pytest.approx(by_hand(LABELS, LOGITS, 0.1), rel=1e-5)
+    unknown = tf.function(lambda labels, logits: loss(labels, logits), input_signature=[specs[1], specs[1]])
+    with pytest.raises(Exception, match=r"labels of shape \(None, None\) may be one-hot; pass class numbers of shape"):
+        unknown(LOGITS, LOGITS)
+
+
 def test_the_smallest_loss_is_at_the_smoothed_probabilities_not_at_certainty():
     def at(probability):
         rest = (1 - probability) / 4
@@ -68,5 +81,5 @@ def test_a_label_outside_the_classes_is_no_cheap_example(label):
 
 
 def test_one_hot_labels_are_refused():
-    with pytest.raises(InputError, match=r"labels of shape \(2, 5\) look one-hot; pass class numbers"):
+    with pytest.raises(InputError, match=r"labels of shape \(2, 5\) may be one-hot; pass class numbers"):
         SmoothedCrossEntropy()(np.eye(5)[:2], LOGITS[:2])

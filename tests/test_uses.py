@@ -601,10 +601,19 @@ def tensorflow_checkpoint(tmp_path):
         assert all(np.array_equal(a, b) for a, b in zip(model.weights, other.weights, strict=True))
 
 
-@use("Copying and saving", "ONNX", on=("tensorflow",))
+@use("Copying and saving", "ONNX: `export_model` on TensorFlow, `model.export` on PyTorch", on=("tensorflow", "torch"))
 def onnx(tmp_path):
     pytest.importorskip("onnx")
-    export_model(network(), tmp_path / "model.onnx")
+    runtime, path = pytest.importorskip("onnxruntime"), tmp_path / "model.onnx"
+    if BACKEND == "tensorflow":
+        export_model(network(), path)
+        return
+    for model in (network(), network(rolled=True), network(placement="original")):
+        expected = array(model(X))  # Keras exports a model only after its first call
+        model.export(path, format="onnx", verbose=False)
+        session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        (outputs,) = session.run(None, {session.get_inputs()[0].name: X})
+        np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-4)
 
 
 @use("Copying and saving", "LiteRT", on=("tensorflow",))

@@ -317,7 +317,11 @@ BUDGETS = {
             "fast",
             "Budget fast trains wide, shallow networks with the recipe `fast` on all of CIFAR-10. A ResNet-14 of twice "
             "the usual width takes about 20 core-minutes.",
-            {"wide": {"depth": 14, "widen_factor": 2}, "wider": {"depth": 14, "widen_factor": 4}},
+            {
+                "wide": {"depth": 14, "widen_factor": 2},
+                "wider": {"depth": 14, "widen_factor": 4},
+                "wider-20": {"depth": 20, "widen_factor": 4},
+            },
             {"cifar10": "cifar10"},
             {"cifar10": get_recipe("fast")},
         ),

@@ -284,6 +284,12 @@ def _fast() -> Experiment:
         ),
         Row("rate-0.1", "learning rate 0.1", "wide", learning_rate=0.1),
         Row("accurate", "twice as wide, twice as many epochs", "wider", steps=2 * fast.steps),
+        Row(
+            "accurate-20",
+            "20 layers, twice as wide, 2.5 times as many epochs",
+            "wider-20",
+            steps=5 * fast.steps // 2,
+        ),
     ]
     return Experiment("fast", "error and cost of the recipe `fast` and of its ablations", tuple(rows))
 

@@ -6,6 +6,7 @@ files are pickles, which can execute code.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,11 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
         ...
     keras_preact.errors.InputError: the state dict matches none of these: timm's resnetv2, ...
     """
+    if not isinstance(source, (str, os.PathLike, Mapping)):
+        remedy = (
+            "pass its state_dict()" if hasattr(source, "state_dict") else "pass a .safetensors file or a state dict"
+        )
+        raise InputError(f"a {type(source).__name__} is no state dict; {remedy}")
     what = "the state dict" if isinstance(source, Mapping) else Path(source).name
     state = source if isinstance(source, Mapping) else _read(Path(source))
     state = {

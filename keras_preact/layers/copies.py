@@ -26,8 +26,9 @@ def clone(thing: Any, **changes: Any) -> Any:
     >>> clone(keras.layers.Dense(3, name="a"), name="b").units
     3
     """
+    known = custom_objects(thing)
     try:
-        with keras.saving.CustomObjectScope(custom_objects(thing)), no_shared_objects():
+        with keras.saving.CustomObjectScope(known), no_shared_objects():
             copy = type(thing).from_config({**thing.get_config(), **changes})
     except InputError:
         raise
@@ -106,7 +107,7 @@ def custom_objects(thing: Any) -> dict[str, Any]:
         if isinstance(value, dict):
             pending += value.values()
         elif isinstance(value, (list, tuple)):
-            pending += value
+            pending.extend(value)  # `+=` fails with TensorFlow's wrapper of a tuple
         elif isinstance(value, partial):
             pending += [value.func, value.args, value.keywords]
         elif inspect.isfunction(value):

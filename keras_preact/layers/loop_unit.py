@@ -10,12 +10,14 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.keras_private import (
+    forgotten_on_error,
     initializer_of,
     is_autocast,
     layers_inside,
     own_state,
     own_trainable,
     stored_dtype,
+    without_layouts,
 )
 from keras_preact.layers.functional import assigned_in_call, build_unit
 from keras_preact.layers.initial_values import constant_values, different_seeds, stacked_draws
@@ -33,7 +35,7 @@ class LoopUnit:
     def __init__(self, make_unit: Callable[[], keras.layers.Layer], input_shape: Any, compute_dtype: str) -> None:
         # In a stateless scope, Keras stores a variable's initializer instead of its value. The unit is created in it
         # as well, because some layers, such as Dropout, create variables before they are built.
-        with keras.StatelessScope() as scope:
+        with without_layouts(), forgotten_on_error(), keras.StatelessScope() as scope:
             self.unit = make_unit()
             try:
                 build_unit(self.unit, input_shape)

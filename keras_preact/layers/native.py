@@ -48,11 +48,13 @@ def _fused_batch_norm_torch(
     """Return the same, computed by PyTorch's op, which expects images channels first."""
     import torch
 
-    mean, variance = (None, None) if statistics is None else map(ops.convert_to_tensor, statistics)
     images = inputs if channels_first else inputs.permute(0, 3, 1, 2)
-    outputs, batch_mean, inverse = torch.native_batch_norm(
-        images, scale, offset, mean, variance, statistics is None, 0.0, epsilon
-    )
+    if statistics is not None:
+        mean, variance = map(ops.convert_to_tensor, statistics)
+        # Unlike `native_batch_norm`, this op is known to PyTorch's exporter to ONNX.
+        outputs = torch.nn.functional.batch_norm(images, mean, variance, scale, offset, False, 0.0, epsilon)
+        return outputs if channels_first else outputs.permute(0, 2, 3, 1), mean, variance
+    outputs, batch_mean, inverse = torch.native_batch_norm(images, scale, offset, None, None, True, 0.0, epsilon)
     # The op saves the mean and 1 / √(variance + ε) for the gradient, with the biased variance.
     variance = (inverse**-2.0 - epsilon).clamp(min=0.0)
     return outputs if channels_first else outputs.permute(0, 2, 3, 1), batch_mean, variance

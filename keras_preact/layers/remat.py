@@ -30,14 +30,18 @@ def check_remat(remat: bool | str) -> str:
     return ("segment" if remat else "none") if isinstance(remat, bool) else check_choice("remat", remat, REMATS)
 
 
-def rematerialized(step: Step) -> Step:
+def rematerialized(step: Step, in_loop: bool = False) -> Step:
     """Return `step` with activations that are recomputed in the backward pass instead of stored.
 
     `keras.remat` runs state updates twice on TensorFlow and leaks them on JAX. Here updates are results of the step,
     assigned outside it.
+
+    Args:
+        step: the step.
+        in_loop: whether it runs in a loop or contains one. Default `False`.
     """
     if keras.backend.backend() == "tensorflow":
-        return partial(_rematerialized_tensorflow, step)
+        return partial(_rematerialized_tensorflow, step, in_loop)
     if keras.backend.backend() == "jax":
         import jax
 
@@ -57,7 +61,7 @@ def snapshots(values: Sequence[Any]) -> list[Any]:
     return [ops.copy(value) for value in values]
 
 
-def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> StepOutputs:
+def _rematerialized_tensorflow(step: Step, in_loop: bool, x: Any, values: Sequence[Any]) -> StepOutputs:
     """`tf.recompute_grad` for a step: that function accepts no integers, such as the states of random generators."""
     import tensorflow as tf
 
@@ -83,12 +87,30 @@ def _rematerialized_tensorflow(step: Step, x: Any, values: Sequence[Any]) -> Ste
             with tf.GradientTape() as tape:
                 tape.watch(copies)
                 y, _, loss = run(*copies)
-            return tape.gradient([y, loss], copies, upstream[:2], unconnected_gradients=tf.UnconnectedGradients.ZERO)
+            zero = tf.UnconnectedGradients.ZERO
+            first = tape.gradient([y, loss], copies, upstream[:2], unconnected_gradients=zero)
+            return [_only_first(each) for each in first] if in_loop and not tf.executing_eagerly() else first
 
         return (y, loss, *updates), gradient
 
     y, loss, *updates = store_inputs_only(x, *(values[i] for i in floating))
     return y, updates, loss
+
+
+def _only_first(gradient: Any) -> Any:
+    """Return a gradient that cannot be differentiated again.
+
+    In a recomputed loop, TensorFlow's tape loses the inputs of batch norm's gradient, and the second derivative would
+    be wrong.
+    """
+    import tensorflow as tf
+
+    def refuse(*upstream: Any) -> Any:
+        raise InputError(
+            "TensorFlow computes wrong second derivatives of a rolled stack with remat; use remat=False or rolled=False"
+        )
+
+    return tf.custom_gradient(lambda value: (tf.identity(value), refuse))(gradient)
 
 
 def _refuse_constants(graph: Any) -> None:

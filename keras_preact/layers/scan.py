@@ -28,11 +28,12 @@ def run_units(
         return _run_first(first, step, x, values, n, specs, remat)
     if remat == "segment":
         return loop_over_segments(step, x, values, n, specs, length=math.isqrt(n))
-    return loop(rematerialized(step) if remat == "unit" else step, x, values, n, specs)
+    return loop(rematerialized(step, in_loop=True) if remat == "unit" else step, x, values, n, specs)
 
 
 def _run_first(first: Step, step: Step, x: Any, values: Sequence[Any], n: int, specs: Specs, remat: str) -> StepOutputs:
-    x, updates, loss = (first if remat == "none" else rematerialized(first))(x, [value[0] for value in values])
+    run = first if remat == "none" else rematerialized(first, in_loop=True)
+    x, updates, loss = run(x, [value[0] for value in values])
     updates = [update[None] for update in updates]
     if n > 1:
         x, others, rest = run_units(step, x, [value[1:] for value in values], n - 1, specs, remat)
@@ -131,7 +132,7 @@ def loop_over_segments(step: Step, x: Any, values: Sequence[Any], n: int, specs:
     cut = segments * length
 
     def segment(units: int) -> Step:
-        return rematerialized(lambda x, values: loop(step, x, values, units, specs))
+        return rematerialized(lambda x, values: loop(step, x, values, units, specs), in_loop=True)
 
     whole = [ops.reshape(value[:cut], (segments, length, *value.shape[1:])) for value in values]
     x, updates, loss = loop(segment(length), x, whole, segments, [((length, *shape), dtype) for shape, dtype in specs])

@@ -60,6 +60,9 @@ class UnitStack(CompositeLayer):
     Optimizers that treat a variable as a whole (gradient clipping by variable, LARS, Muon) see a rolled stack as one
     variable; with SGD with momentum, Adam and clipping by global norm it makes no difference.
 
+    On TensorFlow, a rolled stack with `remat` has no second derivatives in a `tf.function`, and `tf.vectorized_map`
+    fails on the gradient of a rolled stack: use `rolled=False`.
+
     Raises:
         InputError: not a layer, fewer than 1 unit, a unit that changes the shape, or an argument that cannot vary.
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -94,6 +95,11 @@ def without(name):
         (lambda s: {**s, "conv1.weight": s["conv1.weight"].astype("object")}, "object, not floating-point"),
         (lambda s: {"state_dict": s, "epoch": 3}, r"pass source\['state_dict'\]"),
         (lambda s: {"features.0.weight": s["conv1.weight"]}, "matches none of these"),
+        (
+            lambda s: SimpleNamespace(state_dict=lambda: s),
+            r"a SimpleNamespace is no state dict; pass its state_dict\(\)",
+        ),
+        (lambda s: list(s.values()), r"a list is no state dict; pass a \.safetensors file or a state dict"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, words):

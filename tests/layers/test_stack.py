@@ -1009,6 +1009,76 @@ def test_units_whose_build_leaves_layers_to_the_first_call_have_separate_weights
     np.testing.assert_array_equal(array(keras.models.load_model(tmp_path / "model.keras")(x)), array(model(x)))
 
 
+def test_a_layer_that_keeps_its_layers_in_a_tuple_can_be_stacked(images):
+    """TensorFlow wraps the tuple, and lists cannot be extended by the wrapper with `+=`."""
+
+    class Pair(keras.layers.Layer):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            self.parts = tuple(keras.layers.Dense(16, use_bias=False) for _ in range(2))
+
+        def call(self, x):
+            return self.parts[1](self.parts[0](x))
+
+    stack = UnitStack(Pair(), 3, rolled=False)
+    expected = images
+    outputs = array(stack(images))
+    for unit in stack.units:
+        for part in unit.parts:
+            expected = expected @ array(part.kernel)
+    np.testing.assert_allclose(outputs, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow computes them wrongly")
+def test_second_derivatives_in_a_function_are_right_or_refused(images):
+    """The gradient of a gradient penalty, with each form of a stack, in a `tf.function`, where a loop stays a loop."""
+    tf = pytest.importorskip("tensorflow")
+    x, reference = tf.constant(images), UnitStack(ResidualUnit(16), 3, rolled=False)
+    reference.build(x.shape)
+
+    def penalty(rolled, remat):
+        stack = UnitStack(ResidualUnit(16), 3, rolled=rolled, remat=remat)
+        stack.build(x.shape)
+        for k in range(3):
+            stack.set_unit_weights(k, reference.unit_weights(k))
+
+        @tf.function
+        def gradient():
+            with tf.GradientTape() as outer:
+                outer.watch(x)
+                with tf.GradientTape() as inner:
+                    inner.watch(x)
+                    y = tf.reduce_mean(stack(x, training=True) ** 2)
+                size = tf.reduce_sum(inner.gradient(y, x) ** 2)
+            return outer.gradient(size, x)
+
+        return gradient()
+
+    expected = array(penalty(False, "none"))
+    largest = np.abs(expected).max()
+    for rolled, remat in ((True, "none"), (False, "unit"), (False, "segment")):
+        np.testing.assert_allclose(array(penalty(rolled, remat)), expected, rtol=1e-3, atol=1e-4 * largest)
+    for remat in ("unit", "segment"):
+        with pytest.raises(Exception, match="wrong second derivatives of a rolled stack with remat"):
+            penalty(True, remat)
+
+
+def fails(shape, dtype=None):
+    raise ArithmeticError("no value")
+
+
+def test_a_unit_that_cannot_be_built_does_not_break_later_stacks(images):
+    """Keras lists variables without values; a list left over would make every later stateless scope fail."""
+    for initializer in (fails, "ones"):
+        unit = keras.Sequential([keras.layers.Dense(16), keras.layers.Dense(16, kernel_initializer=initializer)])
+        if initializer is fails:
+            with pytest.raises(ArithmeticError, match="no value"):
+                UnitStack(unit, 3, rolled=True)(images)
+        else:
+            assert UnitStack(unit, 3, rolled=True)(images).shape == images.shape
+
+
 def test_a_metric_in_a_unit_is_refused_where_it_could_not_be_updated():
     class Watched(keras.layers.Layer):
         def __init__(self, **kwargs):

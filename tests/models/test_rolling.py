@@ -426,6 +426,8 @@ def test_the_loss_scale_stays_whatever_the_policy_is_now(scaled):
         model.compile("sgd", "mse", auto_scale_loss=scaled)
     finally:
         keras.config.set_dtype_policy("float32")
+    x = X[:4, :8, :8]
+    model.fit(x, np.zeros((4, *model.output_shape[1:])), verbose=0)  # the optimizer has variables now
     rolled = roll(model)
     for other in (rolled, unroll(rolled)):
         assert isinstance(other.optimizer, keras.optimizers.LossScaleOptimizer) == scaled

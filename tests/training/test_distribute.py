@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -21,6 +22,8 @@ from keras_preact.experiments import default_workers
 from keras_preact.models import cifar_resnet
 from keras_preact.models.trained import batch_norms
 from keras_preact.training import RunConfig, distribute, start
+
+ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
 import os, sys
@@ -163,6 +166,38 @@ def test_tensorflows_strategy_for_several_machines_is_refused(monkeypatch):
     monkeypatch.setattr(tf.distribute, "get_strategy", lambda: strategy)
     with pytest.raises(InputError, match=r"fails with Keras 3; set KERAS_BACKEND=jax"):
         distribute.check_devices(1)
+
+
+LAYOUTS = """
+import os
+os.environ |= {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+import keras
+from keras_preact.layers import PreActBasicBlock, UnitStack
+
+mesh = keras.distribution.DeviceMesh((1, 2), ["batch", "model"], keras.distribution.list_devices())
+layouts = keras.distribution.LayoutMap(mesh)
+layouts[".*conv1.kernel"] = (None, None, None, None, "model")
+with keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="batch").scope():
+    inside = keras.distribution.distribution()
+    stack = UnitStack(PreActBasicBlock(8), 3, rolled=True, name="stack")
+    stack.build((None, 8, 8, 8))
+    assert keras.distribution.distribution() is inside
+    layout = {v.name: str(getattr(v.value.sharding, "spec", None)) for v in stack.trainable_variables}
+print(layout["conv1_kernel"], layout["conv2_kernel"])
+"""
+
+
+@pytest.mark.thorough
+def test_the_layouts_of_a_rolled_stack_are_those_of_its_stacked_variables():
+    """The unit in the loop has variables of its own, with one dimension less, whose paths match the same pattern."""
+    pytest.importorskip("jax")
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, "-c", LAYOUTS]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kernels = done.stdout.strip().splitlines()[-1]
+    assert "P(None, None, None, None, 'model')" in kernels.replace("PartitionSpec", "P")
+    assert kernels.count("model") == 1
 
 
 # ---- several processes --------------------------------------------------------------------------------------------
