@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -29,6 +31,8 @@ class _Console(Console):
 
 
 console = _Console()
+NARROWEST_NAMES = 12
+"""Width of the first column of a table in a narrow terminal; longer names are wrapped."""
 _open_bar: ProgressBar | None = None
 """The bar on the terminal, if any. A run that was stopped or has diverged leaves its bar open."""
 
@@ -228,6 +232,18 @@ def close_bar() -> None:
 def say(text: str) -> None:
     """Print text without wrapping or markup, so that commands in it can be copied. Control characters are escaped."""
     console.print(printable(text, keep="\n\t"), highlight=False, markup=False, soft_wrap=True)
+
+
+def show(content: Table) -> None:
+    """Print a table. In a terminal that is too narrow for its numbers, the lines run over, and no digit is lost."""
+    names, *numbers = (
+        [line for cell in (column.header, *column.cells) for line in str(cell).splitlines()]
+        for column in content.columns
+    )
+    widest = [max(map(cell_len, lines), default=0) for lines in (names, *numbers)]
+    needed = min(widest[0], NARROWEST_NAMES) + sum(width + 2 for width in widest[1:])  # two spaces between columns
+    options = console.options.update_width(max(console.width, needed))
+    console.print(Segments(console.render(content, options)), soft_wrap=True)
 
 
 def table(columns: list[str], rows: list[list[str]], title: str | None = None) -> Table:

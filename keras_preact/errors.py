@@ -125,9 +125,11 @@ def check_installed(what: str, *modules: str) -> None:
 def as_command(verb: str, path: object) -> str:
     """Return a command line with the path quoted for the shell, for a message.
 
-    >>> as_command("evaluate", "runs/my first")
-    "`keras-preact evaluate 'runs/my first'`"
+    >>> as_command("evaluate", "runs/my first"), as_command("evaluate", "-c")
+    ("`keras-preact evaluate 'runs/my first'`", '`keras-preact evaluate ./-c`')
     """
+    if str(path).startswith("-"):  # else the command would take it for an option
+        path = f"./{path}"
     quoted = subprocess.list2cmdline([str(path)]) if os.name == "nt" else shlex.quote(str(path))
     return f"`keras-preact {verb} {quoted}`"
 
@@ -215,6 +217,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+INT32_MAX = 2**31 - 1
+
+
 def check_number(what: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
     """Return `value` if it is a number from `low` to `high` that is finite in float32.
 
@@ -253,7 +258,7 @@ def _is_number(value: object) -> bool:
 
 
 def check_positive(what: str, value: int) -> int:
-    """Return `value` if it is an integer of at least 1.
+    """Return `value` if it is an integer of at least 1 that fits 32 bits, as in TensorFlow's shapes and loops.
 
     Raises:
         InputError: it is not.
@@ -263,7 +268,9 @@ def check_positive(what: str, value: int) -> int:
     >>> check_positive("depth", 6)
     6
     """
-    return _check_integer(what, value, 1)
+    if _check_integer(what, value, 1) > INT32_MAX:
+        raise InputError(f"{what} is {value!r}; it must be at most {INT32_MAX:,}")
+    return int(value)
 
 
 def _check_integer(what: str, value: int, low: int) -> int:

@@ -53,7 +53,8 @@ def _error_number(error: BaseException | None) -> int | None:
     if isinstance(error, OSError):
         return error.errno or errno.EIO
     if type(error).__module__.startswith("tensorflow."):
-        return next((number for number in errno.errorcode if os.strerror(number) in str(error)), None)
+        said = str(error).lower()  # TensorFlow writes "is not a directory"
+        return next((number for number in errno.errorcode if os.strerror(number).lower() in said), None)
     return _error_number(error.__cause__ or error.__context__)
 
 

@@ -21,6 +21,7 @@ from harness import StopAfter
 from PIL import Image
 from rich.console import Console
 
+import keras_preact
 from keras_preact import InputError, __version__
 from keras_preact.analysis import read_inspection
 from keras_preact.cli import main
@@ -478,6 +479,17 @@ def test_reproduce_lists_what_is_missing(here, capsys):
     assert not list(here.iterdir())
 
 
+def test_results_leaves_a_readme_alone_that_it_has_not_written(here, capsys):
+    (here / "project").mkdir()
+    (here / "project" / "README.md").write_text("mine", encoding="utf-8")
+    assert main(["inspect", "cifar_resnet", "--depth", "8", "--images", "4", "--out", "report"]) == 0
+    capsys.readouterr()
+    assert main(["results", "project", "--keep", "report"]) == 2
+    assert "README.md was not written by `keras-preact results` and is not overwritten; rename it" in text(capsys)
+    assert [path.name for path in (here / "project").iterdir()] == ["README.md"]
+    assert (here / "project" / "README.md").read_text() == "mine"
+
+
 def test_results_writes_its_page(here, capsys):
     (here / "results").mkdir()
     assert main(["results"]) == 0
@@ -558,7 +570,9 @@ REFUSED = {
     "run to resume": (["train", "--resume", "nowhere"], "not a run folder"),
     "option beside resume": (["train", "--resume", "nowhere", "--depth", "20"], "leave out --depth"),
     "depth that a name has": (["train", "--model", "preact_resnet18", "--depth", "20"], "has a fixed depth"),
-    "model": (["info", "nowhere.keras"], "known: "),
+    "unknown network": (["info", "nowhere"], "unknown network 'nowhere'; known: "),
+    "model": (["info", "nowhere.keras"], "there is no file or folder nowhere.keras; name a run folder, a model or"),
+    "run": (["inspect", "runs/nowhere"], "there is no file or folder runs/nowhere; name a run folder, a model or"),
     "trained network": (["info", "resnet14x2-preact"], "did you mean 'resnet14x2-preact-cifar10'?"),
     "network of --basic": (["info", "--basic"], "--basic needs the name of a network"),
     "network of an option": (["info", "--depth", "20"], "--depth needs the name of a network"),
@@ -614,7 +628,12 @@ REFUSED = {
         "error: the data set cifar10 is not prepared in ",
     ),
     "results": (["results", "nowhere"], "nowhere is not a folder"),
-    "model to inspect": (["inspect", "nowhere.keras"], "known: "),
+    "model to inspect": (["inspect", "nowhere.keras"], "there is no file or folder nowhere.keras"),
+    "too many steps": (
+        ["train", "--depth", "8", "--steps", "99999999999999999999"],
+        "it must be at most 2,147,483,647",
+    ),
+    "too wide": (["train", "--depth", "8", "--widen-factor", "1e30"], "it must be a number from 0.0625 to 1000"),
     "images": (["inspect", "cifar_resnet", "--images", "0"], "--images is 0"),
     "data of no run": (
         ["inspect", "cifar_resnet", "--depth", "8", "--data-dir", "data"],
@@ -695,6 +714,17 @@ def test_models_that_cannot_be_inspected_or_exported_are_named(here, capsys):
     assert sorted(path.name for path in here.iterdir()) == ["two_in.keras", "two_out.keras", "unbuilt.keras"]
 
 
+def test_an_unknown_backend_in_keras_json_is_named(tmp_path):
+    (tmp_path / "keras.json").write_text('{"backend": "nonsense"}')
+    package = Path(keras_preact.__file__).parents[1]
+    environment = {**os.environ, "KERAS_HOME": str(tmp_path), "PYTHONPATH": str(package)}
+    environment.pop("KERAS_BACKEND", None)
+    command = [sys.executable, "-m", "keras_preact", "info", "cifar_resnet"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 2
+    assert "error: the backend in keras.json, in KERAS_HOME or ~/.keras, is unknown; correct it, or set" in done.stderr
+
+
 def test_an_unknown_backend_is_named(monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", "tensorlow")
     assert main(["info"]) == 2
@@ -730,17 +760,18 @@ def test_names_in_a_file_cannot_act_on_the_terminal(here, capsys):
     assert all(character.isprintable() or character == "\n" for character in text(capsys))
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
-def test_a_half_written_image_is_named(split, here, picture_folder, capsys):
-    """A training image before anything is made; a test image when the first epoch has ended, from where it goes on."""
+@pytest.mark.parametrize(("split", "length"), [("train", 40), ("test", 40), ("test", 0), ("train", 48), ("test", 48)])
+def test_a_half_written_image_is_named(split, length, here, picture_folder, capsys):
+    """Before anything is made; only a test image with an intact header is found when the first epoch has ended."""
     broken = next((picture_folder / split / "dark").iterdir())
-    whole = broken.read_bytes()
-    broken.write_bytes(whole[:40])
+    broken.write_bytes(broken.read_bytes()[:length])
     assert main(small(picture_folder, "--steps", "1", "--out", "run")) == 2
     said = text(capsys)
     assert f"the image {split}/dark/{broken.name} cannot be read" in said and "internal error" not in said
-    assert (here / "run").exists() == (split == "test")
-    if split == "test":
+    assert "replace or remove it and start a new run, or leave such images out with skip_corrupt" in said
+    is_late = (split, length) == ("test", 48)
+    assert (here / "run").exists() == is_late
+    if is_late:
         assert RunFolder.open(here / "run").record()["status"] == "interrupted"
 
 

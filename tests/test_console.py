@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from keras_preact import console
-from keras_preact.console import ProgressBar, SideBySide
+from keras_preact.console import ProgressBar, SideBySide, show, table
 from keras_preact.training import RunFolder
 
 NAMES = {"original": "original", "full": "full pre-activation"}
@@ -29,6 +29,23 @@ def shown(display):
 @pytest.fixture
 def display():
     return SideBySide(NAMES, steps=8)
+
+
+@pytest.mark.parametrize("width", [1, 20, 45, 120])
+def test_no_terminal_is_too_narrow_for_a_number(width, monkeypatch):
+    """A number that is cut off looks like another number; only the names of the first column may be wrapped."""
+    rows = [["resnet50_full_preactivation", "25,549,352", "1,218\n-3"], ["x", "7 × 7 × 2048", "0"]]
+    page = Console(file=io.StringIO(), width=width)
+    monkeypatch.setattr(console, "console", page)
+    show(table(["network", "parameters", "multiply-adds"], rows, title="two networks"))
+    printed = page.file.getvalue()
+    lines = printed.splitlines()
+    for found in ("parameters", "multiply-adds", "25,549,352", "1,218", "-3", "7 × 7 × 2048"):
+        assert any(found in line for line in lines), printed
+    names = "".join(line[:12] for line in lines if line.strip())
+    assert "resnet50_ful" in names
+    if width == 120:
+        assert "resnet50_full_preactivation  " in printed
 
 
 def test_the_epoch_that_is_trained_shows_its_error_so_far(display):

@@ -86,6 +86,9 @@ def _report_error(error: Exception) -> int:
         if isinstance(error, PermissionError):  # perhaps of a file to read: REMEDIES are for writing
             remedy = "; check the permissions of this file or folder"
         message, status = f"error: {error.strerror or error}: {error.filename or 'a file'}{remedy}", 1
+    elif str(error).startswith("Unable to import backend"):
+        message = "error: the backend in keras.json, in KERAS_HOME or ~/.keras, is unknown; correct it, or set "
+        message, status = f"{message}KERAS_BACKEND to {', '.join(BACKENDS)}", 2
     elif _is_out_of_memory(error):
         message, status = "error: out of memory; use smaller batches (train --batch-size), images or networks", 1
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keras_preact.console import ProgressBar, SideBySide, console, say, table
+from keras_preact.console import ProgressBar, SideBySide, console, say, show, table
 from keras_preact.paper import in_words
 from keras_preact.training import RunConfig, RunFolder
 from keras_preact.training.distribute import is_chief
@@ -30,7 +30,7 @@ def say_comparison(folder: Any) -> None:
     heads = [layers, f"training error {unit}", f"test error {unit}", "seconds"]
     title = f"{data['name']}: {data[f'train_{kind}']:,} training {kind}, {data[f'test_{kind}']:,} test {kind}"
     console.print()
-    console.print(table(heads, rows, title=title))
+    show(table(heads, rows, title=title))
     files = [path.name for path in (folder.curves_path, folder.metrics_path, folder.record_path) if path.exists()]
     say(f"\nFiles in {folder.path}: {', '.join(files)}, and a model.keras for each trained network.")
 

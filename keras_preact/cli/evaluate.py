@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from keras_preact.console import console, table
+from keras_preact.console import show, table
 from keras_preact.errors import InputError, as_command
 from keras_preact.training import RunFolder, evaluate
 
@@ -30,4 +30,4 @@ def run(options: argparse.Namespace) -> None:
         rows.append([run.record()["model"]["name"], f"{measured['test_error']:.2f}", f"{recorded:.2f}"])
     if not rows:
         raise InputError(f"every run of {folder.path} diverged; train again with a lower learning rate")
-    console.print(table(["", f"test error {unit}, now", "when trained"], rows))
+    show(table(["", f"test error {unit}, now", "when trained"], rows))

@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_preact.cli.networks import as_known, model_to_inspect, new_network, saved, trained
 from keras_preact.cli.options import option
-from keras_preact.console import console, say, table
+from keras_preact.console import say, show, table
 from keras_preact.errors import InputError
 from keras_preact.layers import ResidualUnit
 from keras_preact.layers.placements import get_placement
@@ -55,7 +55,7 @@ def _describe(options: argparse.Namespace) -> None:
         summary = summarize(model_to_inspect(options))
     say(summary.title)
     rows = [[row.name, str(row.units), row.output, f"{row.parameters:,}", row.multiply_adds] for row in summary.rows]
-    console.print(table(["", "units", "output", "parameters", "multiply-adds"], rows))
+    show(table(["", "units", "output", "parameters", "multiply-adds"], rows))
     if summary.uncounted:
         say(f"Multiply-adds not counted (+ ?): {', '.join(summary.uncounted)}.")
     if about is not None:
@@ -111,4 +111,4 @@ def _compare_profiles(options: argparse.Namespace, total: Any) -> None:
     rows.append(["trainable parameters", f"{total.parameters:,}", f"{other.parameters:,}"])
     rows.append(["multiply-adds", total.multiply_adds, other.multiply_adds])
     say("")
-    console.print(table(["what differs", *profiles], rows))
+    show(table(["what differs", *profiles], rows))

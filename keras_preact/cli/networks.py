@@ -52,6 +52,8 @@ def as_known(model: str) -> str:
 def model_to_inspect(options: argparse.Namespace) -> Any:
     path, about = saved(options.model), trained(options.model)
     if path is None and about is None:
+        if Path(options.model).name != options.model or Path(options.model).suffix:
+            raise InputError(f"there is no file or folder {options.model}; name a run folder, a model or a network")
         check_choice("network", options.model, [*NETWORKS, *catalogue()])
         return new_network(options)
     for key in sorted({*RESNET_OPTIONS, *TRANSFORMER_OPTIONS, "image_size", "classes"}):

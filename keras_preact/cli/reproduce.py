@@ -10,7 +10,7 @@ from typing import Any
 from keras_preact import paper
 from keras_preact.cli.display import progress
 from keras_preact.cli.options import option, parser
-from keras_preact.console import Status, console, say, table
+from keras_preact.console import Status, say, show, table
 from keras_preact.data import prepare_dataset
 from keras_preact.errors import InputError, check_choice, check_positive
 from keras_preact.experiments import (
@@ -71,7 +71,7 @@ def run(options: argparse.Namespace) -> None:
         texts = [(line.row.name, cells(line, budget)) for line in found]
         rows = [[name, *(text[k] for k in shown)] for name, text in texts]
         heads = ["row", "published", "ours", "n", "difference [95 %]", "verdict"]
-        console.print(table(*without_empty_columns(heads, rows), title=experiment.title))
+        show(table(*without_empty_columns(heads, rows), title=experiment.title))
         replaced = {
             f" {line.network} replaces {_network_name(line.row.network)}."
             for line in found
@@ -133,7 +133,7 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
         if any(seeds.values()):
             rows = [[*row, seeds.get((row[0], row[1]), "")] for row in rows]
             heads.append("seeds needed")
-    console.print(table(heads, rows))
+    show(table(heads, rows))
     missing = sum(job.run is None for _, job in jobs)
     say(f"{missing} of {len(jobs)} runs are not finished.")
     if options.cost and missing:
@@ -165,5 +165,5 @@ def _initialization(options: argparse.Namespace) -> None:
         for entry in found
         for depth, norms in entry.norms.items()
     ]
-    console.print(table(["untrained", "gradient norm", "exponent of depth", "bound"], rows))
+    show(table(["untrained", "gradient norm", "exponent of depth", "bound"], rows))
     say(f"The measurements are in {out}.")

@@ -11,7 +11,7 @@ from typing import Any
 from keras_preact.cli.display import progress, progress_of_run, say_comparison, side_by_side
 from keras_preact.cli.networks import network_options
 from keras_preact.cli.options import RUNS, option
-from keras_preact.console import console, say, table
+from keras_preact.console import say, show, table
 from keras_preact.errors import InputError, as_command, check_positive
 from keras_preact.experiments.probe import PROPAGATION, PropagationProbe
 from keras_preact.models import get_entry
@@ -73,7 +73,7 @@ def _report(folder: Any) -> None:
     unit = folder.unit()
     columns = ["", f"training error {unit}", f"test error {unit}", "seconds"]
     row = [record["model"]["name"], *(f"{result[k]:.2f}" for k in ("train_error", "test_error"))]
-    console.print(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
+    show(table(columns, [[*row, f"{record['seconds']:.0f}"]]))
     for rule, error in record["data"].get("baselines", {}).items():
         say(f"{rule}: test error {error:.2f} {unit}")
     say(f"The run is in {folder.path}; measure its test error again with {as_command('evaluate', folder.path)}.")

@@ -92,9 +92,23 @@ class FolderSplit(ImageSplit):
         unreadable = [printable(str(self.paths[i].relative_to(self.root))) for i in np.flatnonzero(~good)]
         return FolderSplit(self.root, paths, self.labels[good], self.image_shape[0], self.short_side), unreadable
 
+    def check_files(self) -> None:
+        """Open every file, without decoding it: a damaged test image must not stop a run after its first epoch."""
+
+        def check(path: Path) -> None:
+            try:
+                Image.open(path).close()
+            except Exception as error:
+                raise self._unreadable(path, error) from None
+
+        list(_threads(os.getpid()).map(check, self.paths))
+
     def _unreadable(self, path: Path, error: Exception) -> InputError:
         name = path.relative_to(self.root)
-        return InputError(f"the image {name} cannot be read ({first_line(error)}); replace or remove it")
+        return InputError(
+            f"the image {name} cannot be read ({first_line(error)}); replace or remove it and start a new run, or "
+            "leave such images out with skip_corrupt (--skip-corrupt)"
+        )
 
     def update_hash(self, digest: Any) -> None:
         for path, label in zip(self.paths, self.labels, strict=True):
@@ -133,8 +147,8 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             first such image stops the training.
 
     Raises:
-        InputError: a folder is missing or empty, there are no class folders, training and test classes differ, or
-            `image_size` is less than 8.
+        InputError: a folder is missing or empty, there are no class folders, training and test classes differ, a test
+            image cannot be opened, or `image_size` is less than 8.
 
     Example:
 
@@ -172,13 +186,19 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
         if skip_corrupt:
             split, unreadable = split.readable()
             skipped += unreadable
+        elif name == test_name:
+            split.check_files()
         splits.append(split)
     name = Path(os.path.abspath(root)).name  # "." and ".." have none; a link keeps its own
     return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped), "folder")
 
 
 def _class_folders(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    for name in names:
+        if any("\ud800" <= character <= "\udfff" for character in name):  # how Python represents other bytes
+            raise InputError(f"the name of the class folder {folder.name}/{name} is not valid UTF-8; rename it")
+    return names
 
 
 def _images(folder: Path) -> list[Path]:

@@ -13,7 +13,9 @@ from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
 from keras_preact.experiments.profiles import initialization, profiles
 from keras_preact.experiments.report import (
     FIGURES,
+    SIGNATURE,
     Line,
+    check_is_page,
     drawn,
     escaped,
     lines,
@@ -38,7 +40,12 @@ FIRST = ("table1", "table2", "table3")
 
 
 def write_results(results: Path) -> Path:
-    """Write the README.md of a results folder and its figures from the runs in it; return the path of README.md."""
+    """Write the README.md of a results folder and its figures from the runs in it; return the path of README.md.
+
+    Raises:
+        InputError: the folder has a README.md of another origin.
+    """
+    check_is_page(results / "README.md")
     store = Store([results])
     (results / FIGURES).mkdir(parents=True, exist_ok=True)
     first = [(EXPERIMENTS[name], BUDGETS["deep"]) for name in FIRST]
@@ -71,10 +78,7 @@ def write_results(results: Path) -> Path:
     return page
 
 
-_HEAD = """# Results
-
-`keras-preact results` writes this page from the runs in this folder.
-"""
+_HEAD = f"# Results\n\n{SIGNATURE}\n"
 
 _HOW_TO_READ_TABLES = """## How to read the tables
 

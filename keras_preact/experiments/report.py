@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from keras_preact.errors import printable
+from keras_preact.errors import InputError, printable
 from keras_preact.experiments.grid import Budget, Experiment, Row
 from keras_preact.experiments.statistics import (
     AGREES,
@@ -29,6 +29,8 @@ from keras_preact.experiments.statistics import (
 from keras_preact.experiments.store import Run, Store
 from keras_preact.training.runs import RunFolder
 
+SIGNATURE = "`keras-preact results` writes this page from the runs in this folder."
+"""First sentence of the page of a results folder."""
 FIGURES = "figures"
 """Folder of the figures in the results."""
 
@@ -46,6 +48,15 @@ COLUMNS = (
     "core-minutes",
     "10¹⁵ FLOPs",
 )
+
+
+def check_is_page(path: Path) -> None:
+    """Raise InputError if there is a file at `path` that `write_results` did not write."""
+    if path.exists() and SIGNATURE not in path.read_text(encoding="utf-8", errors="replace"):
+        raise InputError(
+            f"{path} was not written by `keras-preact results` and is not overwritten; rename it, or name another "
+            "folder"
+        )
 
 
 @dataclass(frozen=True)

@@ -21,14 +21,13 @@ from keras_preact.data.folder import FOLDER_IMAGE_SIZE
 from keras_preact.errors import InputError, as_command
 from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
+from keras_preact.files import writing
 from keras_preact.models import get_entry, load_model
 from keras_preact.models.saving.safetensors import as_arrays, checksum
 from keras_preact.training.config import RunConfig
 from keras_preact.training.recipe import RECIPES
-from keras_preact.training.runs import RunFolder
+from keras_preact.training.runs import ENDED, RunFolder
 
-ENDED = ("finished", "diverged")
-"""Status of the runs that are a result. A training that diverged is one too."""
 OWN_IMAGE_SIZES = dict.fromkeys(("bundled", "cifar10", "cifar100"), 32)
 """Height and width in pixels of the original images of a data set."""
 STORED_FILES = ("metrics.csv", "curves.png", "inspection.json", "propagation.json")
@@ -316,7 +315,8 @@ def keep(run: RunFolder, results: Path) -> Path:
     copy.path.mkdir(parents=True, exist_ok=True)
     for name in STORED_FILES:
         if (run.path / name).exists():
-            shutil.copyfile(run.path / name, copy.path / name)
+            with writing(copy.path / name):
+                shutil.copyfile(run.path / name, copy.path / name)
     if (digest := _checksum_of_weights(run)) is not None:
         record["weights"] = {"dtype": "float16", "sha256": digest}
     if "data_dir" in record.get("config", {}):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import re
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError, check_installed, first_line, shown
+from keras_preact.errors import InputError, WriteError, check_installed, first_line, shown
+from keras_preact.files import writing
 from keras_preact.keras_private import layers_inside
 from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.models.folding import fold
@@ -120,6 +122,7 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
             another backend, a subclassed model, a Sequential model without an input shape, a model with several inputs
             or outputs, a model that cannot be copied in float32, one that fails on random inputs, a failed export, or
             a difference above 1e-4 (int8: 0.2). No new file remains.
+        WriteError: the system refused to write, for example because the disk is full. No new file remains.
 
     Example:
 
@@ -150,8 +153,12 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
         program(images)  # Keras exports no model that was never called
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside the exporters
-            _write(program, path, format, dtype)
+            with writing(path), _constant_normalizations(program):
+                _write(program, path, format, dtype)
             difference = float(np.abs(format.open(path)(images) - expected).max() / max(np.abs(expected).max(), 1e-12))
+    except WriteError:
+        _remove(path, format)
+        raise
     except Exception as error:
         _remove(path, format)
         raise InputError(
@@ -196,6 +203,23 @@ def _check(model: keras.Model, path: Path, format: Format) -> None:
         )
 
 
+@contextlib.contextmanager
+def _constant_normalizations(program: keras.Model) -> Iterator[None]:
+    """Within the block, Keras's `Normalization` layers compute with arrays.
+
+    They compute with tensors that they made in `build`, which tf2onnx takes for inputs of the program.
+    """
+    layers = [layer for layer in layers_inside(program) if isinstance(layer, keras.layers.Normalization)]
+    tensors = [(layer.mean, layer.variance) for layer in layers]
+    try:
+        for layer in layers:
+            layer.mean, layer.variance = map(keras.ops.convert_to_numpy, (layer.mean, layer.variance))
+        yield
+    finally:
+        for layer, (mean, variance) in zip(layers, tensors, strict=True):
+            layer.mean, layer.variance = mean, variance
+
+
 def _write(program: keras.Model, path: Path, format: Format, dtype: str) -> None:
     if format.name == "openvino":
         _write_openvino(program, path)
@@ -216,7 +240,10 @@ def _write_openvino(program: keras.Model, path: Path) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         program.export(folder, format="tf_saved_model", verbose=False)
-        openvino.save_model(openvino.convert_model(folder), path, compress_to_fp16=False)
+        written = Path(folder, path.name)
+        openvino.save_model(openvino.convert_model(folder), written, compress_to_fp16=False)
+        for suffix in (".xml", ".bin"):  # moved by Python, which says why if the disk is full
+            shutil.move(written.with_suffix(suffix), path.with_suffix(suffix))
 
 
 @functools.cache

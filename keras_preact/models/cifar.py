@@ -142,7 +142,7 @@ def cifar_resnet(
     common = NetworkOptions(**options)
     placement = get_placement(placement)
     chosen = conventions(common.profile, "cifar", placement)
-    check_number("widen_factor", widen_factor, 1 / FILTERS[0])
+    check_number("widen_factor", widen_factor, 1 / FILTERS[0], 1000)
     strides = (1, 2, 2)
     stages = [Stage(int(filters * widen_factor), n, stride) for filters, stride in zip(FILTERS, strides, strict=True)]
     stages = dilate(stages, output_stride, stem_stride=1)

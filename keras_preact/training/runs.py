@@ -24,6 +24,8 @@ METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_
 are running means over the epoch, on augmented images. seconds is the wall-clock time of the training so far. It
 includes the time in which the process was suspended, but not the time between a stop and the next resume, nor the turns
 of other runs in a comparison."""
+ENDED = ("finished", "diverged")
+"""Status of the runs that are a result. A training that diverged is one too."""
 LOCK = ".lock"
 """File that the training process locks. The lock ends with the process; the file may remain."""
 CHECKSUM = "sha256"
@@ -100,8 +102,15 @@ class RunFolder:
             return
         if cls(path).is_locked():
             raise RunLocked(_locked_message(path))
-        resume = f", or continue that run with {as_command('train --resume', path)}" if cls(path).exists() else ""
+        resume = f", or continue that run with {as_command('train --resume', path)}" if cls(path)._can_resume() else ""
         raise InputError(f"{path} exists already and is not overwritten; choose another folder{resume}")
+
+    def _can_resume(self) -> bool:
+        """Return whether the folder contains an unfinished run, or several."""
+        with suppress(InputError):
+            record = self.record() if self.exists() else {}
+            return record.get("kind") in ("training", "comparison") and record.get("status") not in ENDED
+        return False
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -227,7 +236,8 @@ class RunFolder:
         record = self.record()
         kind = record.get("kind", "something else")
         if kind == "comparison" and "runs" in record:
-            raise InputError(f"{self.path} contains several runs; name one of them: {', '.join(record['runs'])}")
+            names = ", ".join(str(self.path / name) for name in record["runs"])
+            raise InputError(f"{self.path} contains several runs; name one of them: {names}")
         if kind != "training":
             raise InputError(f"{self.path} contains no training run ({kind}); name a folder that `train` created")
         if missing := [key for key in dict.fromkeys(("status", "config", *required)) if key not in record]:

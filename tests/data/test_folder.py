@@ -226,3 +226,19 @@ def test_names_that_are_not_utf_8_are_read_and_recorded(folder):
     broken.write_bytes(broken.read_bytes()[:40])
     skipped = from_folder(folder, skip_corrupt=True).skipped
     assert skipped == (r"train/cats/caf\udce9.png",) and json.dumps(skipped).encode()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have only names in Unicode")
+def test_a_class_needs_a_name_in_unicode(folder):
+    """The records of a run are UTF-8."""
+    for split in ("train", "val"):
+        os.rename(folder / split / "cats", os.fsencode(folder / split) + b"/c\xff")
+    with pytest.raises(InputError, match=r"the name of the class folder train/c\\udcff is not valid UTF-8; rename it"):
+        from_folder(folder)
+
+
+def test_a_test_image_that_cannot_be_opened_is_found_before_the_training(folder):
+    (folder / "val" / "dogs" / "1.png").write_bytes(b"")
+    with pytest.raises(InputError, match=r"the image val/dogs/1.png cannot be read .*; replace or remove it and start"):
+        from_folder(folder)
+    assert len(from_folder(folder, skip_corrupt=True).test) == 3

@@ -1,13 +1,16 @@
 """Which runs are the same, and what their folders are called."""
 
 import dataclasses
+import errno
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from keras_preact import InputError
+from keras_preact.errors import WriteError
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, keep
 from keras_preact.experiments.store import folder_name, run_key, table_of
 from keras_preact.layers import get_shortcut
@@ -309,6 +312,16 @@ def test_a_run_is_stored_once_and_not_over_another_of_its_name(tmp_path, made_up
     with pytest.raises(InputError, match="exists already and is not overwritten; rename one of the two"):
         keep(RunFolder.open(tmp_path / "b" / "mine"), tmp_path / "results")
     assert (stored / "run.json").read_bytes() == before
+
+
+def test_a_run_that_cannot_be_stored_names_the_file_that_could_not_be_written(tmp_path, made_up_run, monkeypatch):
+    def full(source, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))  # as `shutil` does on some systems
+
+    made_up_run(tmp_path / "mine", RunConfig(), 50.0)
+    monkeypatch.setattr("shutil.copyfile", full)
+    with pytest.raises(WriteError, match=rf"cannot write {tmp_path}/results/.*metrics.csv: .*; free some space"):
+        keep(RunFolder.open(tmp_path / "mine"), tmp_path / "results")
 
 
 def test_how_others_took_their_number_makes_no_other_run():

@@ -1,7 +1,10 @@
 """Networks as other programs run them: the outputs of Keras, or a sentence and nothing left behind."""
 
 import dataclasses
+import errno
+import os
 import sys
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -10,6 +13,7 @@ from harness import array
 
 from keras_preact import InputError
 from keras_preact.data import load_dataset
+from keras_preact.errors import WriteError
 from keras_preact.interop import export_model
 from keras_preact.interop.exports import FORMATS, _in_float32
 from keras_preact.models import (
@@ -94,6 +98,38 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     remedy = r'which are not installed; pip install "keras_preact\[tensorflow,export\]"'
     with pytest.raises(InputError, match=f"onnx needs tensorflow, tf2onnx, onnxruntime, {remedy}"):
         export_model(cifar_resnet(8), tmp_path / "network.onnx")
+
+
+@pytest.mark.parametrize("name", ["network.onnx", "program"])
+def test_standardized_inputs_are_part_of_the_program(name, tmp_path):
+    """Keras's layer computes with tensors that tf2onnx took for inputs. The model itself keeps them."""
+    for package in FORMATS[Path(name).suffix].packages:
+        pytest.importorskip(package)
+    scale = keras.layers.Normalization(mean=[1.0, 2.0, 3.0], variance=[4.0, 1.0, 9.0])
+    before = None
+    for index, layers in enumerate(([keras.layers.Conv2D(4, 3)], [keras.layers.Reshape((-1,)), keras.layers.Dense(2)])):
+        model = keras.Sequential([keras.Input((8, 8, 3)), scale, *layers])
+        before = scale.mean, scale.variance
+        assert export_model(model, tmp_path / f"{index}-{name}") < 1e-4
+    assert scale.mean is before[0] and scale.variance is before[1]
+
+
+@pytest.mark.parametrize("name", ["network", "network.onnx", "network.tflite", "network.xml"])
+def test_a_full_disk_is_no_fault_of_the_format(name, tmp_path, monkeypatch):
+    for package in FORMATS[Path(name).suffix].packages:
+        pytest.importorskip(package)
+
+    def full(self, path, **options):
+        Path(path).mkdir() if name == "network" else Path(path).touch()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(keras.Model, "export", full)
+    if name == "network.xml":
+        monkeypatch.undo()
+        monkeypatch.setattr("shutil.move", lambda source, target: full(None, target))
+    with pytest.raises(WriteError, match=f"cannot write .*{name}: No space left on device; free some space"):
+        export_model(cifar_resnet(8), tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_that_answers_something_else_is_not_left_behind(tmp_path, monkeypatch):

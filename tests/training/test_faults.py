@@ -22,7 +22,7 @@ from kills import Writes, tiny
 
 from keras_preact import InputError
 from keras_preact.errors import WriteError
-from keras_preact.files import _patiently, write_atomically
+from keras_preact.files import _patiently, write_atomically, writing
 from keras_preact.training import (
     Checkpoint,
     Interrupted,
@@ -166,6 +166,16 @@ def test_a_file_that_another_program_reads_is_waited_for():
     tries.clear()
     with pytest.raises(PermissionError):
         _patiently(change, tries=2)
+
+
+def test_errors_of_tensorflows_file_system_are_recognized_by_their_text(tmp_path):
+    """It writes "is not a directory" where the system's text is "Not a directory"."""
+    kind = type("FailedPreconditionError", (Exception,), {"__module__": "tensorflow.errors"})
+    with pytest.raises(WriteError) as refused, writing(tmp_path / "tensorboard"):
+        raise kind("/a/tensorboard is not a directory")
+    assert refused.value.errno == errno.ENOTDIR
+    with pytest.raises(kind), writing(tmp_path / "tensorboard"):
+        raise kind("shapes do not match")
 
 
 @needs_posix

@@ -26,10 +26,25 @@ def row(step):
 
 def test_a_run_never_overwrites_another(tmp_path):
     folder = RunFolder.create(tmp_path / "a" / "run")
-    folder.update_record(status="running")
-    with pytest.raises(InputError, match="is not overwritten; choose another folder, or continue that run with"):
-        RunFolder.create(folder.path)
-    assert RunFolder.open(folder.path).record() == {"status": "running"}
+    for kind in ("training", "comparison"):
+        folder.update_record(kind=kind, status="interrupted")
+        with pytest.raises(InputError, match="is not overwritten; choose another folder, or continue that run with"):
+            RunFolder.create(folder.path)
+    assert RunFolder.open(folder.path).record() == {"kind": "comparison", "status": "interrupted"}
+    for kind, status in (("training", "finished"), ("training", "diverged"), ("inspection", "finished")):
+        folder.update_record(kind=kind, status=status)
+        with pytest.raises(
+            InputError, match=r"is not overwritten; choose another folder$"
+        ):  # there is nothing to resume
+            RunFolder.create(folder.path)
+
+
+def test_the_runs_of_a_comparison_are_named_by_their_paths(tmp_path):
+    folder = RunFolder.create(tmp_path / "both")
+    folder.update_record(kind="comparison", status="running", runs={"one": {}, "other": {}})
+    with pytest.raises(InputError) as fault:
+        folder.training()
+    assert str(fault.value).endswith(f"name one of them: {tmp_path / 'both' / 'one'}, {tmp_path / 'both' / 'other'}")
 
 
 def test_an_empty_folder_is_taken(tmp_path):
