@@ -106,11 +106,13 @@ class RunFolder:
         raise InputError(f"{path} exists already and is not overwritten; choose another folder{resume}")
 
     def _can_resume(self) -> bool:
-        """Return whether the folder contains an unfinished run, or several."""
+        """Return whether the folder contains an unfinished run, or several; a damaged record may be restored."""
+        if not self.exists():
+            return False
         with suppress(InputError):
-            record = self.record() if self.exists() else {}
+            record = self.record()
             return record.get("kind") in ("training", "comparison") and record.get("status") not in ENDED
-        return False
+        return True
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:

@@ -39,6 +39,14 @@ def test_a_run_never_overwrites_another(tmp_path):
             RunFolder.create(folder.path)
 
 
+def test_a_run_whose_record_is_damaged_may_be_resumed(tmp_path):
+    folder = RunFolder.create(tmp_path / "run")
+    folder.update_record(kind="training", status="running")
+    folder.record_path.write_text("{")
+    with pytest.raises(InputError, match="choose another folder, or continue that run with"):
+        RunFolder.create(folder.path)
+
+
 def test_the_runs_of_a_comparison_are_named_by_their_paths(tmp_path):
     folder = RunFolder.create(tmp_path / "both")
     folder.update_record(kind="comparison", status="running", runs={"one": {}, "other": {}})
