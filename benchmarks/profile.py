@@ -135,7 +135,7 @@ def _by_kind(trace: Path) -> dict[str, float]:
     return {kind: round(times[kind], 1) for kind in [*(kind for kind, _ in KINDS), "the rest"]}
 
 
-def _in_new_process(function: Callable[..., Any], *args: Any) -> Any:
+def in_new_process(function: Callable[..., Any], *args: Any) -> Any:
     """Call a function in a new process, because TensorFlow accepts a number of threads only before it starts."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, args)
@@ -155,10 +155,10 @@ def main() -> None:
         parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
     results["commit_of_profiles"] = here["commit"]
     for name, case in CASES.items():
-        results.setdefault("profiles", {})[name] = _in_new_process(profile, *case)
+        results.setdefault("profiles", {})[name] = in_new_process(profile, *case)
         print(name, results["profiles"][name], flush=True)
     for depth in FIRST_STEPS:
-        parts = _in_new_process(profile_first_step, depth)
+        parts = in_new_process(profile_first_step, depth)
         results.setdefault("first_steps", {})[f"ResNet-{depth}, batch 8"] = parts
         print(f"first step of ResNet-{depth}", parts, flush=True)
     file.write_text(json.dumps(results, indent=1) + "\n")

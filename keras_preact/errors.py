@@ -206,6 +206,7 @@ def check_rate(what: str, value: float) -> float:
 
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 """The largest finite float32."""
+INT32_MAX = 2**31 - 1
 
 
 def first_line(error: BaseException) -> str:
@@ -215,9 +216,6 @@ def first_line(error: BaseException) -> str:
     ('one', 'RuntimeError')
     """
     return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-INT32_MAX = 2**31 - 1
 
 
 def check_number(what: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:

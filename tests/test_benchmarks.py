@@ -5,7 +5,6 @@ import inspect
 import itertools
 import json
 import math
-import multiprocessing
 import statistics
 import subprocess
 import sys
@@ -162,8 +161,7 @@ def test_the_readme_quotes_the_results_on_record():
 @pytest.mark.thorough
 def test_a_profile_has_every_kind_and_adds_up():
     """A network of convolutions spends its time on them, forward and backward."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        times = pool.apply(profile.profile, ("cifar", {"depth": 8, "batch": 16}, "float32"))
+    times = profile.in_new_process(profile.profile, "cifar", {"depth": 8, "batch": 16}, "float32")
     assert set(times) == {*(kind for kind, _ in profile.KINDS), "the rest"}
     assert min(times[kind] for kind in ("weight gradients", "input gradients", "convolutions")) > 0
     assert sum(times.values()) < 60_000
@@ -174,8 +172,7 @@ def test_a_profile_has_every_kind_and_adds_up():
 @pytest.mark.thorough
 def test_every_part_of_a_first_step_takes_time():
     """A part that is not measured, or traced twice, would show as 0 or as a negative rest."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        parts = pool.apply(profile.profile_first_step, (8, 4))
+    parts = profile.in_new_process(profile.profile_first_step, 8, 4)
     assert min(parts.values()) > 0 and sum(parts.values()) < 60
     assert parts["run the step"] < parts["optimize the graph"]
     total = f"{sum(parts.values()):.1f}"

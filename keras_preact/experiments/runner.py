@@ -18,9 +18,9 @@ import keras
 from keras_preact.errors import Diverged, InputError, check_positive
 from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, data_dir_of
 from keras_preact.experiments.probe import DATASETS, PropagationProbe
-from keras_preact.experiments.store import ENDED, Run, Store, folder_name, run_key
+from keras_preact.experiments.store import Run, Store, folder_name, run_key
 from keras_preact.training.config import RunConfig
-from keras_preact.training.runs import RunFolder, RunLocked
+from keras_preact.training.runs import ENDED, RunFolder, RunLocked
 from keras_preact.training.schedules import StepSchedule
 from keras_preact.training.trainer import resume, start
 

@@ -18,9 +18,9 @@ import psutil
 
 from keras_preact.errors import InputError
 from keras_preact.experiments.runner import Job, duration, seconds_left
-from keras_preact.experiments.store import ENDED
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.distribute import devices
+from keras_preact.training.runs import ENDED
 from keras_preact.training.threads import usable_cores
 
 POLL_SECONDS = 1.0
