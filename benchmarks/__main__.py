@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.comparisons import RUNTIME_PACKAGES, Comparison, Subject, comparisons
-from benchmarks.report import draw, is_from_elsewhere, report
+from benchmarks.report import draw, read_series, report
 from benchmarks.worker import Worker
 
 ROOT = Path(__file__).parents[1]
@@ -110,9 +110,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "bench.json"
     here = environment()
-    results = json.loads(file.read_text()) if file.exists() else {"environment": here, "comparisons": {}}
-    if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
+    results = read_series(file, parser, here, "comparisons")
     for comparison in chosen:
         if comparison.name in results["comparisons"]:
             print(

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.report import is_from_elsewhere, machine
+from benchmarks.report import machine, read_series
 from benchmarks.subjects import torch_cifar
 from keras_preact.data import ImageDataset, load_dataset
 from keras_preact.data.batches import TestBatches, TrainBatches
@@ -203,10 +203,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")  # in this process, whose CPU time is measured
     file = options.out / "fast.json"
-    here = environment()
-    results = json.loads(file.read_text()) if file.exists() else {"environment": here, "runs": {}}
-    if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
+    results = read_series(file, parser, environment(), "runs")
     options.out.mkdir(parents=True, exist_ok=True)
     dataset = load_dataset("cifar10", options.data_dir)
     for seed in range(options.seeds):

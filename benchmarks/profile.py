@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import is_from_elsewhere, report
+from benchmarks.report import read_series, report
 from keras_preact.training.provenance import environment
 
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -149,10 +149,8 @@ def main() -> None:
     file = parser.parse_args().out / "bench.json"
     if not file.exists():
         parser.error(f"{file.parent} has no series; run python -m benchmarks --out {file.parent} first")
-    results = json.loads(file.read_text())
     here = environment()
-    if is_from_elsewhere(results, here):
-        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
+    results = read_series(file, parser, here, "comparisons")
     results["commit_of_profiles"] = here["commit"]
     for name, case in CASES.items():
         results.setdefault("profiles", {})[name] = in_new_process(profile, *case)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.comparisons import DEPTHS, MATRIX
+from keras_preact.experiments.report import markdown_table
 
 TITLES = {"first_step": "first step, s", "step": "step, s", "peak_gib": "peak memory, GiB"}
 
@@ -243,9 +246,19 @@ DEFAULTS = (
 )
 
 
-def is_from_elsewhere(results: dict[str, Any], here: dict[str, Any]) -> bool:
-    """Return whether a series was measured on other hardware, with other versions, or with another use of oneDNN."""
-    return any(results["environment"].get(part) != here.get(part) for part in ("versions", "hardware", "onednn"))
+def read_series(file: Path, parser: argparse.ArgumentParser, here: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return the series in a file, or a new one; end the command if it was measured under other conditions.
+
+    Args:
+        file: the file, which need not exist.
+        parser: reports the error.
+        here: `environment()` of this process.
+        kind: key of the measurements, empty in a new series.
+    """
+    results = json.loads(file.read_text()) if file.exists() else {"environment": here, kind: {}}
+    if any(results["environment"].get(part) != here.get(part) for part in ("versions", "hardware", "onednn")):
+        parser.error(f"{file} was measured on another machine or with other software or settings; choose another --out")
+    return results
 
 
 def report(results: dict[str, Any]) -> str:
@@ -324,29 +337,29 @@ def _profiles(profiles: dict[str, dict[str, float]]) -> list[str]:
     """Return the profiles as Markdown, in percent of the time of all operations."""
     if not profiles:
         return []
-    kinds = list(next(iter(profiles.values())))
-    lines = [
+    rows = []
+    for name, times in profiles.items():
+        total = sum(times.values())
+        rows.append([name, *(f"{100 * time / total:.0f}" for time in times.values()), f"{total:.0f}"])
+    return [
         "## Where a step's time goes",
         "",
         "Time by kind of operation in % of the total, on one thread, in training with mixed_bfloat16 and in inference "
         "with float32 (`python -m benchmarks.profile`).",
         "",
-        "| | " + " | ".join(kinds) + " | total, ms |",
-        "|---" * (len(kinds) + 2) + "|",
+        markdown_table(["", *next(iter(profiles.values())), "total, ms"], rows),
     ]
-    for name, times in profiles.items():
-        total = sum(times.values())
-        shares = [f"{100 * times[kind] / total:.0f}" for kind in kinds]
-        lines.append(f"| {name} | " + " | ".join(shares) + f" | {total:.0f} |")
-    return [*lines, ""]
 
 
 def _first_steps(profiles: dict[str, dict[str, float]]) -> list[str]:
     """Return the parts of the first steps as Markdown, in seconds."""
     if not profiles:
         return []
-    parts = list(next(iter(profiles.values())))
-    lines = [
+    rows = [
+        [name, *(f"{time:.2f}" for time in seconds.values()), f"{sum(seconds.values()):.1f}"]
+        for name, seconds in profiles.items()
+    ]
+    return [
         "## Where the first step's time goes",
         "",
         "Seconds on one thread, in float32, with rolled stages (`python -m benchmarks.profile`). TensorFlow traces the "
@@ -354,13 +367,8 @@ def _first_steps(profiles: dict[str, dict[str, float]]) -> list[str]:
         "later step, such as the work of TensorFlow's graph optimizer and the first use of each operation. PyTorch "
         "neither traces nor optimizes.",
         "",
-        "| | " + " | ".join(parts) + " | total, s |",
-        "|---" * (len(parts) + 2) + "|",
+        markdown_table(["", *next(iter(profiles.values())), "total, s"], rows),
     ]
-    for name, seconds in profiles.items():
-        shown = [f"{seconds[part]:.2f}" for part in parts]
-        lines.append(f"| {name} | " + " | ".join(shown) + f" | {sum(seconds.values()):.1f} |")
-    return [*lines, ""]
 
 
 def _table(entry: dict[str, Any]) -> list[str]:

@@ -302,6 +302,18 @@ def check_flag(what: str, value: bool) -> bool:
     return value
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal stopped the command.
+
+    Attributes:
+        signal_number: number of the signal; the exit status is 128 more.
+    """
+
+    def __init__(self, signal_number: int, saved: str = "") -> None:
+        super().__init__(f"stopped by {signal.Signals(signal_number).name}{saved}")
+        self.signal_number = signal_number
+
+
 class Interrupted(Exception):
     """A signal stopped training. The state is saved, and the run can be resumed.
 

@@ -1,5 +1,6 @@
 """The benchmarks compare like with like, and say what they measured."""
 
+import argparse
 import dataclasses
 import inspect
 import itertools
@@ -323,6 +324,19 @@ def test_the_page_of_the_recipe_in_pytorch_shows_what_was_measured():
     page = fast_torch.report({"environment": here, "runs": runs})
     assert "10.00 ± 1.00 % (n = 3). Median cost: 20.0 core-minutes." in page
     assert page.splitlines()[-1] == "| 2 | 11.00 | 30.0 | 5.0 |"
+
+
+def test_a_series_goes_on_only_where_it_was_begun(tmp_path, capsys):
+    file, parser = tmp_path / "bench.json", argparse.ArgumentParser(prog="bench")
+    here = {"versions": {"keras": "3"}, "hardware": {"cores": 2}, "commit": "a"}
+    begun = report.read_series(file, parser, here, "comparisons")
+    assert begun == {"environment": here, "comparisons": {}}
+    file.write_text(json.dumps(begun | {"comparisons": {"step": 1}}))
+    assert report.read_series(file, parser, here | {"commit": "b"}, "comparisons")["comparisons"] == {"step": 1}
+    for other in ({"hardware": {"cores": 4}}, {"versions": {"keras": "4"}}, {"onednn": False}):
+        with pytest.raises(SystemExit):
+            report.read_series(file, parser, here | other, "comparisons")
+        assert "choose another --out" in capsys.readouterr().err
 
 
 def test_a_single_depth_is_not_drawn(tmp_path):

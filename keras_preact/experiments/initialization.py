@@ -7,7 +7,6 @@ the next character of film reviews.
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from keras import ops
 
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.data import bundled_characters
-from keras_preact.errors import InputError, check_positive
+from keras_preact.errors import InputError, Stopped, check_positive
 from keras_preact.models import NextToken, Tokens, transformer
 from keras_preact.training.callbacks import handles_signals
 from keras_preact.training.device import seeded
@@ -125,10 +124,7 @@ def slope(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def _stop(number: int, frame: Any) -> None:
-    """Handle a signal: raise at once, with the number that the command's exit status reports."""
-    stop = KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
-    stop.signal_number = number  # type: ignore[attr-defined]
-    raise stop
+    raise Stopped(number)
 
 
 def record_initial_gradients(

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import psutil
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, Stopped
 from keras_preact.experiments.runner import Job, duration, seconds_left
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.distribute import devices
@@ -92,22 +92,8 @@ def run_in_workers(
             show(_progress(jobs, workers))
             time.sleep(POLL_SECONDS)
     if request.signal_number:
-        raise Stopped(request.signal_number)
+        raise Stopped(request.signal_number, "; the runs are saved; the same command resumes them")
     show(_progress(jobs, workers))
-
-
-class Stopped(KeyboardInterrupt):
-    """Stopped by a signal; every worker has saved its run.
-
-    Attributes:
-        signal_number: number of the signal.
-    """
-
-    def __init__(self, signal_number: int) -> None:
-        super().__init__(
-            f"stopped by {signal.Signals(signal_number).name}; the runs are saved; the same command resumes them"
-        )
-        self.signal_number = signal_number
 
 
 # Ctrl-C must reach only this process, which then stops the workers: each worker has a session of its own, or on Windows

@@ -13,7 +13,7 @@ from keras_preact.errors import InputError, check_choice
 
 NORM = "norm"
 RELU = "relu"
-ORDERS = ((), (NORM,), (RELU,), (NORM, RELU))
+OPERATIONS = ((), (NORM,), (RELU,), (NORM, RELU))
 """The operations that one place can have."""
 
 
@@ -62,8 +62,8 @@ class Placement:
         if self.head is None:
             object.__setattr__(self, "head", self.first)
         for place in ("first", "between", "last", "after_addition", "stem", "head"):
-            if (steps := getattr(self, place)) not in ORDERS:
-                allowed = ", ".join(map(str, ORDERS))
+            if (steps := getattr(self, place)) not in OPERATIONS:
+                allowed = ", ".join(map(str, OPERATIONS))
                 raise InputError(f"the placement {self.name} has {place}={steps!r}; use one of {allowed}")
 
     @property
