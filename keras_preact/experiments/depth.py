@@ -136,7 +136,7 @@ def _errors_by_rate(screening: RunsByCell, order: str, depth: int) -> dict[float
 
 
 def counted(runs: Sequence[Run]) -> list[float]:
-    """Return test errors (%); a diverged run counts as the error of chance."""
+    """Return test errors (%); a diverged run counts as random guessing."""
     return [run.counted_error for run in runs]
 
 
@@ -188,7 +188,7 @@ def _chosen(confirmation: RunsByCell, order: str, depth: int, tuned: bool) -> Se
 def by_depth_and_choice(confirmation: RunsByCell) -> dict[str, dict[str, dict[str, dict[int, list[float]]]]]:
     """Return training losses and test errors of the last epoch, by quantity, choice of the rate, order and depth.
 
-    Diverged runs have no loss, and count as the error of chance.
+    Diverged runs have no loss, and count as random guessing.
 
     Args:
         confirmation: result of `confirmed`.

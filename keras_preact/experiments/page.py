@@ -90,7 +90,7 @@ normalization.
 * *published*: the paper's test error in %, for ResNet-20 that of He et al. 2015, after the whole schedule. "Fails" is
   an error above 20 %; such a difference counts as positive. After a shorter schedule, compare signs, not sizes.
 * *reproduced by others*: hysts/pytorch_resnet_preact on GitHub (hysts), and a reproduction in Lasagne.
-* *ours*: the mean test error in % ± the standard deviation over n runs. A diverged run counts as the error of chance.
+* *ours*: the mean test error in % ± the standard deviation over n runs. A diverged run counts as random guessing.
 * *our difference*: the row's mean minus that of the first row with the same network and data, in points, with Welch's
   95 % interval. The intervals are not adjusted for multiple comparisons.
 * *verdict*: *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite

@@ -94,7 +94,7 @@ class Line:
 
     @property
     def counted(self) -> tuple[float, ...]:
-        """Our test errors (%), by seed; diverged runs count as the error of chance."""
+        """Our test errors (%), by seed; diverged runs count as random guessing."""
         return tuple(run.counted_error for run in self.runs)
 
     @property

@@ -138,7 +138,9 @@ def contrast(plus: Sequence[Sequence[float]], minus: Sequence[Sequence[float]]) 
     if not all(len(errors) for errors in groups):
         raise InputError("a difference needs at least one run on each side")
     if not all(math.isfinite(error) for errors in groups for error in errors):
-        raise InputError("a difference needs finite errors; replace those of diverged runs by the error of chance")
+        raise InputError(
+            "a difference needs finite errors; replace those of diverged runs by the error of random guessing"
+        )
     mean = sum(map(statistics.mean, plus)) - sum(map(statistics.mean, minus))
     if any(len(errors) < 2 for errors in groups):
         return Difference(mean, -math.inf, math.inf)

@@ -41,11 +41,12 @@ from keras_preact.models import pretrained
 network = pretrained("resnet20-preact-cifar10")
 ```
 
-To get an image network without the preprocessing, pass the name of its data to the builder, with the options on its
-card and, unless they are 10 and (32, 32, 3), the number of classes and the image shape:
-`cifar_resnet(depth=20, weights="cifar10")`, `cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`,
-`cifar_resnet(depth=20, classes=5, weights="cifar10_5classes")`. Normalize its inputs as in training. Add
-`include_top=False` for the features alone.
+A builder returns an image network without the preprocessing. Pass it the options on the card and the name of the data
+as `weights`, for example `cifar_resnet(depth=20, weights="cifar10")` or
+`cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`. If there are not 10 classes, add their number:
+`cifar_resnet(depth=20, classes=5, weights="cifar10_5classes")`. If the images are not 32×32, add `input_shape`. Then
+normalize the inputs as the recipe does: subtract the mean training image and divide by 255; for the recipe `fast`,
+standardize each channel over the training images. Add `include_top=False` for the features alone.
 
 Weights are stored in float16, in safetensors format. Files up to 1 MB are part of the package. Larger ones come with a
 checkout of the repository: they are found if the package is installed from it with `pip install --editable`, or if you
@@ -66,12 +67,16 @@ network = require_uint8(keras.Model(trained.input, keras.layers.Dense(3)(feature
 ```
 
 On each card, the interval of the test error reflects the finite number of test images. "Confidence" is the mean
-probability of the predicted class; the expected calibration error is the mean difference of confidence and accuracy
-over 15 bins of equal width (0 is best). Errors by seed come from all stored runs of the same configuration, as recorded
-in training. The published weights are rounded to float16, so their test error can differ by a few hundredths of a
-point.
+probability of the predicted class. The expected calibration error is the mean absolute difference between confidence
+and accuracy over 15 bins of equal width, weighted by the share of predictions in each bin (0 is best). Errors by seed
+come from all stored runs of the same configuration, as recorded in training. The published weights are rounded to
+float16, so their test error can differ by a few hundredths of a point.
 
 `python -m keras_preact.experiments.publish RUN NAME` adds a network and writes this page.
+
+`cifar10_16px` is CIFAR-10 reduced to 16×16 pixels, `cifar10_5classes` has five classes of CIFAR-10, and `reviews` are
+the bundled sentences from film reviews. The recipe `deep` belongs to [the laboratory](laboratory.md); the others are
+described under [recipes](training.md#recipes).
 
 The Transformer expects tokens. The `encode` method of its data set converts texts:
 
