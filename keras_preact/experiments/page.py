@@ -124,9 +124,8 @@ name contains what differs from its budget: `deep-0.03` has a learning rate of 0
 
 `keras-preact reproduce TABLE --budget BUDGET --list` prints the names of a table's rows. To run one again:
 `keras-preact reproduce TABLE --budget BUDGET --rows ROW --data-dir data --results runs/none`. For other runs, use
-`keras-preact train` with the options in `run.json`. The commit in `run.json` identifies the code, with two exceptions:
-some runs name commits that are no longer in the history, and runs with `"changed": true`, those of the demo among them,
-used changes that were not committed yet. A seed gives the same initial weights only with the same version of the code.
+`keras-preact train` with the options in `run.json`. The commit in `run.json` identifies the code. Some runs name
+commits that are no longer in the history. A seed gives the same initial weights only with the same version of the code.
 The way rolled networks draw them changed after the first runs on this page.
 """
 
