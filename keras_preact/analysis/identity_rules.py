@@ -34,7 +34,7 @@ _RESAMPLING = {"GetItem", "Slice", "Split", "Pad", "Concatenate", "AveragePool",
         "AdaptiveMaxPooling", "ZeroPadding", "Cropping", "UpSampling",
     )
 } | {"OptionA", "ConstantPadding2D"}  # fmt: skip
-_NORMS = {"BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization", "BatchNorm"}
+_NORMS = {"BatchNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization", "BatchNorm", "RMSNorm"}
 # Kinds of all other operations, by parts of their class names in lower case; the first match decides.
 _KINDS = (
     (NORMALIZATION, ("norm",)),

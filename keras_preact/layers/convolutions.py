@@ -70,11 +70,12 @@ def check_kernel_initializer(initializer: Any) -> Any:
 
 def refuse_seed(initializer: Any) -> None:
     """Raise InputError if an initializer has a seed, with which all kernels of one shape would be equal."""
-    config = initializer.get_config() if isinstance(initializer, keras.initializers.Initializer) else {}
-    if config.get("seed") is not None:
+    if isinstance(initializer, keras.initializers.Initializer):
+        initializer = {"class_name": type(initializer).__name__, "config": initializer.get_config()}
+    if isinstance(initializer, dict) and (initializer.get("config") or {}).get("seed") is not None:
         raise InputError(
-            f"the seed of {type(initializer).__name__} would begin again in each convolution, and all kernels of one "
-            "shape would be equal; remove it, and call keras.utils.set_random_seed to make the weights reproducible"
+            f"the seed of {initializer.get('class_name')} would begin again in each convolution, and all kernels of "
+            "one shape would be equal; remove it, and call keras.utils.set_random_seed to make the weights reproducible"
         )
 
 

@@ -28,6 +28,15 @@ IMAGE_SHORTCUTS = (ConvShortcut, ExclusiveGating, HighwayGating, ShortcutOnlyGat
 """Shortcuts made of 2D convolutions, which cannot run on sequences."""
 
 
+@keras.saving.register_keras_serializable(package="keras_preact")
+class RMSNorm(keras.layers.RMSNormalization):
+    """Keras's RMSNormalization, which also passes the mask on, as LayerNormalization does."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.supports_masking = True
+
+
 def sequence_normalization(kind: str, epsilon: float = 1e-5, name: str = "norm", dtype: Any = None) -> list[Any]:
     """Return the layers that normalize each step of a sequence separately: one, or none.
 
@@ -43,10 +52,10 @@ def sequence_normalization(kind: str, epsilon: float = 1e-5, name: str = "norm",
     Example:
 
     >>> [type(layer).__name__ for layer in sequence_normalization("rms")]
-    ['RMSNormalization']
+    ['RMSNorm']
     """
     check_choice("normalization", kind, SEQUENCE_NORMALIZATIONS)
-    layers = {"layer": keras.layers.LayerNormalization, "rms": keras.layers.RMSNormalization}
+    layers = {"layer": keras.layers.LayerNormalization, "rms": RMSNorm}
     return [] if kind == "none" else [layers[kind](epsilon=epsilon, name=name, dtype=dtype)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable
 
@@ -24,7 +25,8 @@ def stage_of(path: str) -> str:
 def unit_names(layers: Iterable[tuple[str, keras.layers.Layer]]) -> dict[str, list[str]]:
     """Return the names of the units in the unrolled network, for each stack or unit.
 
-    Units are numbered by stage: after `stage2_unit01`, a stack of three units has the numbers 2 to 4.
+    Units are numbered by stage: after `stage2_unit01`, a stack of three units has the numbers 2 to 4. Numbers that
+    another layer has in its name are left out.
 
     Args:
         layers: names or paths, and layers, in the order of the network. Layers without units are left out.
@@ -36,12 +38,16 @@ def unit_names(layers: Iterable[tuple[str, keras.layers.Layer]]) -> dict[str, li
     """
     found: dict[str, list[str]] = {}
     count = Counter[str]()
+    layers = list(layers)
+    taken = {path.rstrip("/") for path, _ in layers}
     for path, layer in layers:
         stage, units = stage_of(path), units_in(layer)
         if isinstance(layer, UnitStack):
             units = layer.repeats
             word = "unit" if issubclass(layer.unit_type, ResidualLayer) else "block"
-            found[path] = [f"{stage}_{word}{count[stage] + number:02d}" for number in range(1, units + 1)]
+            names = (f"{stage}_{word}{number:02d}" for number in itertools.count(count[stage] + 1))
+            found[path] = list(itertools.islice((name for name in names if name not in taken), units))
+            taken.update(found[path])
         elif units:
             found[path] = [path]
         count[stage] += units

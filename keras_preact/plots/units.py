@@ -286,6 +286,7 @@ _KINDS = {
     "BatchNormalization": "BN",
     "LayerNormalization": "layer norm",
     "RMSNormalization": "RMS norm",
+    "RMSNorm": "RMS norm",
     "ReLU": "ReLU",
     "SelfAttention": "self-attention",
     "GlobalAveragePooling2D": "global average pool",

@@ -186,7 +186,8 @@ def save_model(model: keras.Model, path: Path) -> None:
     """Write a model to a `.keras` file that every backend can load, with equal bytes for equal models.
 
     Keras's own files contain the time, and memory addresses as identifiers of shared objects. On PyTorch they name
-    optimizer classes that other backends do not have.
+    optimizer classes that other backends do not have. Batch norms that the run synchronized between devices are saved
+    without this setting, which JAX and PyTorch refuse; a resumed run makes it again.
     """
     model.save(path)
     with zipfile.ZipFile(path) as archive:
@@ -195,11 +196,22 @@ def save_model(model: keras.Model, path: Path) -> None:
     metadata.pop("date_saved", None)
     members["metadata.json"] = json.dumps(metadata).encode()
     name_publicly(config)
+    _forget_synchronization(config)
     members["config.json"] = json.dumps(_renumbered(config, {})).encode()
     # Pass an open file: given a path that the system refuses to open, zipfile would retry in another mode.
     with path.open("wb") as file, zipfile.ZipFile(file, "w") as archive:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content)  # ZipInfo's fixed default date, 1980
+
+
+def _forget_synchronization(config: Any) -> None:
+    if isinstance(config, dict):
+        if "synchronized" in config:
+            config["synchronized"] = False
+        _forget_synchronization(list(config.values()))
+    elif isinstance(config, list):
+        for value in config:
+            _forget_synchronization(value)
 
 
 def _renumbered(config: Any, numbers: dict[int, int]) -> Any:

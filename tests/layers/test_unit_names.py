@@ -27,6 +27,17 @@ def test_names_are_those_of_the_unrolled_network(rolled):
         assert [name for units in names.values() for name in units] == unrolled
 
 
+def test_a_stack_leaves_out_the_numbers_of_other_layers():
+    unit = ResidualUnit(16)
+    stack = UnitStack(unit, 2, rolled=False)
+    layers = [("stage1_stack", stack), ("stage1_unit02", unit), ("stage1_stack_2", stack)]
+    assert unit_names(layers) == {
+        "stage1_stack": ["stage1_unit01", "stage1_unit03"],
+        "stage1_unit02": ["stage1_unit02"],
+        "stage1_stack_2": ["stage1_unit04", "stage1_unit05"],
+    }
+
+
 def test_a_unit_after_a_stack_does_not_share_its_number():
     unit = ResidualUnit(16)
     stack = UnitStack(unit, 2, rolled=False)

@@ -364,6 +364,8 @@ def test_training_is_that_of_the_call_also_where_keras_makes_no_context(training
 @pytest.mark.parametrize("seed", [1, 0, keras.random.SeedGenerator(1)], ids=["1", "0", "generator"])
 def test_a_seed_that_would_make_all_kernels_equal_is_refused(seed):
     with pytest.raises(InputError, match="seed of HeNormal would begin again in each convolution"):
+        ResidualUnit(4, kernel_initializer={"class_name": "HeNormal", "config": {"seed": seed}})
+    with pytest.raises(InputError, match="seed of HeNormal would begin again in each convolution"):
         ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=seed))
     assert ConvShortcut(kernel_initializer=keras.initializers.HeNormal(seed=seed)).name  # it has one kernel
 

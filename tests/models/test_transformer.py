@@ -7,6 +7,7 @@ from harness import array, check_layer, disturb
 
 from keras_preact import InputError
 from keras_preact.layers import NORM_PLACEMENTS, PLACEMENTS, Placement, deepnorm
+from keras_preact.layers.transformer import SEQUENCE_NORMALIZATIONS
 from keras_preact.models import (
     Classification,
     Forecast,
@@ -72,6 +73,22 @@ def test_heads_are_float32_in_mixed_precision(policy):
 def test_the_final_norm_is_in_its_place(placement):
     names = [layer.name for layer in transformer(placement=placement, **SMALL).layers]
     assert ("final_norm" in names) == (placement in ("pre_norm", "sandwich"))
+
+
+@pytest.mark.parametrize("head", [Classification(3), NextToken(20), Forecast(2, 1)], ids=["class", "next", "forecast"])
+@pytest.mark.parametrize("normalization", SEQUENCE_NORMALIZATIONS)
+@pytest.mark.parametrize("placement", NORM_PLACEMENTS)
+def test_padding_changes_no_output(placement, normalization, head):
+    model = transformer(Tokens(20, 12), head, placement=placement, normalization=normalization, depth=1, dim=8, heads=2)
+    padded = TOKENS.copy()
+    padded[:, 8:] = 0
+    before = array(model(padded))
+    embedding = model.get_layer("embedding")
+    weights = embedding.get_weights()
+    weights[0][0] += 5  # the vector of the padding token
+    embedding.set_weights(weights)
+    after, texts = array(model(padded)), slice(0, 8) if isinstance(head, NextToken) else slice(None)
+    np.testing.assert_allclose(after[:, texts], before[:, texts], rtol=1e-5, atol=1e-6)
 
 
 def test_padding_does_not_change_the_classification():

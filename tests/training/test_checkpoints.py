@@ -10,6 +10,8 @@ import pytest
 from harness import SOME_OR_MANY, array, assert_refused_or_equal
 
 from keras_preact import InputError
+from keras_preact.layers.composite import batch_norms
+from keras_preact.models import cifar_resnet
 from keras_preact.training import Checkpoint
 from keras_preact.training.checkpoints import _read, newest_notes, save_model
 
@@ -259,6 +261,15 @@ def test_a_damaged_checkpoint_is_passed_over_or_equal(times, tmp_path):
 
 
 # ---- the trained model -----------------------------------------------------------------------------------------------
+
+
+def test_a_model_file_of_a_run_on_several_devices_loads_on_every_backend(tmp_path):
+    network = cifar_resnet(8)
+    for norm in batch_norms(network):
+        norm.synchronized = True
+    save_model(network, tmp_path / "model.keras")
+    loaded = keras.models.load_model(tmp_path / "model.keras")
+    assert not any(norm.synchronized for norm in batch_norms(loaded))
 
 
 def test_a_model_file_has_neither_times_nor_addresses(tmp_path):

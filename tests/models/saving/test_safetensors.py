@@ -3,13 +3,14 @@ import json
 import keras
 import numpy as np
 import pytest
-from harness import SOME_OR_MANY, assert_refused_or_equal, disturb
+from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
-from keras_preact.models import cifar_resnet
+from keras_preact.layers import ResidualUnit, UnitStack
+from keras_preact.models import cifar_resnet, unroll
 from keras_preact.models.saving.safetensors import ABOUT, checksum
 
 
@@ -224,6 +225,21 @@ def test_a_model_without_weights_yet_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no weights yet; call it on a batch, then save it"):
         save_safetensors(keras.Sequential([keras.layers.Dense(3)]), tmp_path / "file.safetensors")
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_a_unit_named_like_one_of_a_stack_keeps_its_weights(rolled, tmp_path):
+    def network(rolled):
+        x = keras.Input((8, 8, 4))
+        stack = UnitStack(ResidualUnit(4), 2, rolled=rolled, name="stage1_stack")
+        return keras.Model(x, ResidualUnit(4, name="stage1_unit01")(stack(x)))
+
+    model, images = network(rolled), np.random.default_rng(0).normal(size=(2, 8, 8, 4)).astype("float32")
+    disturb(model)
+    save_safetensors(model, tmp_path / "a.safetensors")
+    for other in (network(rolled), network(not rolled), unroll(network(rolled))):
+        load_safetensors(other, tmp_path / "a.safetensors")
+        np.testing.assert_allclose(array(other(images)), array(model(images)), rtol=1e-4, atol=1e-4)
 
 
 def test_a_quantized_network_is_refused(path):
