@@ -309,7 +309,7 @@ def test_names_that_are_taken():
     inputs = keras.Input((8, 8, 4))
     x = UnitStack(ResidualUnit(4), 2, rolled=True, name="stage1_stack")(inputs)
     model = keras.Model(inputs, keras.layers.ReLU(name="stage1_unit02")(x))
-    assert [layer.name for layer in unroll(model).layers[1:]] == ["stage1_unit01", "stage1_unit02_2", "stage1_unit02"]
+    assert [layer.name for layer in unroll(model).layers[1:]] == ["stage1_unit01", "stage1_unit03", "stage1_unit02"]
 
 
 def test_names_that_are_taken_in_another_model_that_has_the_stack():
