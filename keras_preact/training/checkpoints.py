@@ -20,7 +20,7 @@ import numpy as np
 from keras_preact.errors import InputError
 from keras_preact.files import PARTIAL, remove, writing, written_aside
 from keras_preact.models.saving.archive import check_stored
-from keras_preact.models.saving.configuration import name_publicly
+from keras_preact.models.saving.configuration import name_publicly, objects
 
 ABOUT = "about"
 """Name of the entry that describes the others."""
@@ -205,13 +205,9 @@ def save_model(model: keras.Model, path: Path) -> None:
 
 
 def _forget_synchronization(config: Any) -> None:
-    if isinstance(config, dict):
-        if "synchronized" in config:
-            config["synchronized"] = False
-        _forget_synchronization(list(config.values()))
-    elif isinstance(config, list):
-        for value in config:
-            _forget_synchronization(value)
+    for found in objects(config):
+        if isinstance(found.get("config"), dict) and "synchronized" in found["config"]:
+            found["config"]["synchronized"] = False
 
 
 def _renumbered(config: Any, numbers: dict[int, int]) -> Any:
