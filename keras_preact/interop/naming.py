@@ -16,9 +16,9 @@ from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import IdentityShortcut
 from keras_preact.layers.stack import UnitStack, units_in
 from keras_preact.layers.units import ResidualUnit
-from keras_preact.layers.variables import named_variables, variable_arguments
+from keras_preact.layers.variables import is_random_state, named_variables, variable_arguments
 from keras_preact.models.imagenet import STRIDE_UNITS
-from keras_preact.models.saving.hdf5 import cast_finite
+from keras_preact.models.saving.hdf5 import cast_checked
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -180,7 +180,7 @@ def _weights(part: Part) -> Iterator[tuple[str, Any]]:
     """Yield a part's weights by name, except random states and the unit's arguments, which other libraries lack."""
     arguments = {name for names in variable_arguments(part.unit).values() for name in names}
     for name, value in part.weights().items():
-        if name not in arguments and "seed_generator" not in name:
+        if name not in arguments and not is_random_state(name):
             yield name, value
 
 
@@ -241,4 +241,4 @@ def _fitting(array: np.ndarray, value: Any, what: str) -> np.ndarray:
             f"{what} has shape {array.shape}, but the network's has {tuple(value.shape)}; build the network with the "
             "same widths, classes and input channels"
         )
-    return cast_finite(array, value.dtype, what)
+    return cast_checked(array, value.dtype, what)

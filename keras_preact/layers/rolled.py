@@ -15,7 +15,7 @@ from keras_preact.keras_private import direct_layers, layers_inside, stored_dtyp
 from keras_preact.layers.functional import Masks, PureUnits, build_unit
 from keras_preact.layers.loop_unit import LoopUnit
 from keras_preact.layers.scan import run_units
-from keras_preact.layers.variables import named_variables, variable_arguments
+from keras_preact.layers.variables import is_random_state, named_variables, variable_arguments
 
 if TYPE_CHECKING:
     from keras_preact.layers.stack import UnitStack
@@ -89,7 +89,7 @@ class RolledUnits:
             build_unit(unit, input_shape)
         columns = [named_variables(unit) for unit in units]
         for name, stacked in zip(self.loop.names, self.stacked, strict=True):
-            if not name.endswith("seed_generator_state"):  # already different in each unit
+            if not is_random_state(name):  # already different in each unit
                 stacked.assign(ops.stack([column[name].value for column in columns]))
 
     def _refuse_to_quantize(self, *args: Any, **kwargs: Any) -> None:

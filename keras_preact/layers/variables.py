@@ -27,6 +27,15 @@ def named_variables(unit: keras.layers.Layer) -> dict[str, keras.Variable]:
     return named
 
 
+def is_random_state(name: str) -> bool:
+    """Return whether a name of `named_variables` is that of a random generator's state.
+
+    >>> is_random_state("drop_path/seed_generator/seed_generator_state"), is_random_state("mask")
+    (True, False)
+    """
+    return name.rpartition("/")[2].rstrip("_") == "seed_generator_state"
+
+
 class Renumbering:
     """A function that renumbers Keras's default names in paths below a unit, in order of appearance."""
 

@@ -79,18 +79,24 @@ def _count(names: list[str]) -> str:
     return f"{len(names)} variable{'' if len(names) == 1 else 's'}"
 
 
-def cast_finite(values: Any, dtype: Any, what: str) -> np.ndarray:
-    """Cast floating-point values to the dtype of a variable.
+def cast_checked(values: Any, dtype: Any, what: str) -> np.ndarray:
+    """Cast the values of a file to the dtype of a variable.
 
     Args:
-        values: a floating-point array.
+        values: an array: floating-point for a floating-point variable.
         dtype: the variable's dtype.
         what: the weight and its file, for the error message.
 
     Raises:
-        InputError: the values are not floating-point, or some are NaN, infinite, or too large for the dtype.
+        InputError: the values are not floating-point, or some are NaN, infinite, or too large for the dtype; for an
+            integer or boolean variable, the dtype cannot hold some of the values.
     """
     values = np.asarray(values)
+    if not keras.backend.is_float_dtype(dtype):
+        whole = values.astype(keras.backend.standardize_dtype(dtype))
+        if not np.array_equal(whole, values):
+            raise InputError(f"{what} contains values that {whole.dtype} cannot hold; save the weights again")
+        return whole
     if "float" not in values.dtype.name:
         raise InputError(f"{what} is {values.dtype}, not floating-point; save the weights as float32")
     if not np.isfinite(values).all():
@@ -121,7 +127,7 @@ def check_file(file: str, model: keras.Model, content: io.BytesIO) -> None:
             for name, variable in wanted.items():
                 dtype = array_of(variable.values).dtype
                 if "float" in dtype.name:
-                    cast_finite(array_of(found[name].values), dtype, f"{variable.name} in {file}")
+                    cast_checked(array_of(found[name].values), dtype, f"{variable.name} in {file}")
 
 
 def load_state(model: keras.Model, content: io.BytesIO, visited: set[int]) -> set[int]:

@@ -18,7 +18,7 @@ from keras_preact.keras_private import forget_uninitialized, initialize, safe_mo
 from keras_preact.models.saving.allowlist import SIZE_LIMIT
 from keras_preact.models.saving.archive import Archive, read_archive
 from keras_preact.models.saving.configuration import check_configuration, name_publicly, objects
-from keras_preact.models.saving.hdf5 import cast_finite, load_state
+from keras_preact.models.saving.hdf5 import cast_checked, load_state
 from keras_preact.models.trained import require_uint8
 
 
@@ -56,7 +56,7 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
         raise InputError(f"{name} cannot be loaded as a Keras model ({reason}); save it again") from None
     for variable in model.weights:
         if keras.backend.is_float_dtype(variable.dtype):
-            cast_finite(keras.ops.convert_to_numpy(variable), variable.dtype, f"{shown(variable.path)} in {name}")
+            cast_checked(keras.ops.convert_to_numpy(variable), variable.dtype, f"{shown(variable.path)} in {name}")
     return model
 
 

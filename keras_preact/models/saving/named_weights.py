@@ -17,8 +17,8 @@ from keras_preact.layers.copies import refresh_normalizations
 from keras_preact.layers.graph import weights_outside_graph
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.unit_names import unit_names
-from keras_preact.layers.variables import Renumbering, argument_variables, named_variables
-from keras_preact.models.saving.hdf5 import Variable, cast_finite, check_equal_variables
+from keras_preact.layers.variables import Renumbering, argument_variables, is_random_state, named_variables
+from keras_preact.models.saving.hdf5 import Variable, cast_checked, check_equal_variables
 
 _DROP_PATH = re.compile(r"(^|/)drop_path/(rate|0)$")
 """The rate in a unit with drop path, by name or by Keras's number in a file."""
@@ -49,7 +49,8 @@ class Weight:
 
 def _numpy_dtype(variable: keras.Variable) -> str:
     """Return the dtype in which NumPy holds a weight; it has no bfloat16."""
-    return "float64" if variable.dtype == "float64" else "float32"
+    dtype = keras.backend.standardize_dtype(variable.dtype)
+    return "float32" if keras.backend.is_float_dtype(dtype) and dtype != "float64" else dtype
 
 
 def named_weights(model: keras.Model) -> dict[str, Weight]:
@@ -100,8 +101,8 @@ def _weights_and_arguments(model: keras.Model) -> tuple[dict[str, Weight], dict[
         else:
             found |= {f"{path}{name}": Weight(variable) for name, variable in named_variables(layer).items()}
             arguments |= {f"{path}{name}" for name in argument_variables(layer)}
-    floats = {name: weight for name, weight in found.items() if keras.backend.is_float_dtype(weight.variable.dtype)}
-    return {name: floats[name] for name in floats if name not in arguments}, {name: found[name] for name in arguments}
+    weights = {name: found[name] for name in found if name not in arguments and not is_random_state(name)}
+    return weights, {name: found[name] for name in arguments}
 
 
 @contextlib.contextmanager
@@ -240,5 +241,5 @@ def assign_checked(source: str, model: keras.Model, values: Mapping[str, np.ndar
     found = {name: Variable(name, tuple(value.shape), value) for name, value in sorted(values.items())}
     check_equal_variables(source, model, wanted, found)
     for name, weight in weights.items():
-        cast_finite(values[name], weight.variable.dtype, f"{name} in {source}")
+        cast_checked(values[name], weight.variable.dtype, f"{name} in {source}")
     assign(model, weights, values)

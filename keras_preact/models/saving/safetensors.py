@@ -32,7 +32,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     Args:
         model: a built Keras model; a functional one has no weights besides those of its layers.
         path: path of the file, which is replaced if it exists.
-        dtype: `"float32"` (default) or `"float16"`, which halves the size.
+        dtype: of floating-point weights: `"float32"` (default) or `"float16"`, which halves the size.
 
     Raises:
         InputError: the model is not built, an unknown dtype, a weight that is not finite in the dtype, or a file that
@@ -64,7 +64,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
 
 
 def as_arrays(model: keras.Model, dtype: str) -> dict[str, np.ndarray]:
-    """Return all weights of a model by name, as arrays of a dtype.
+    """Return all weights of a model by name: floats as arrays of a dtype, integers and booleans in their own.
 
     Raises:
         InputError: an unknown dtype, or a weight that is not finite in it.
@@ -73,9 +73,11 @@ def as_arrays(model: keras.Model, dtype: str) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for name, weight in named_weights(model).items():
         value = weight.value()
-        if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
-            raise InputError(f"{name} contains values that are not finite in {dtype}; nothing was written")
-        tensors[name] = value.astype(dtype, order="C")
+        if "float" in value.dtype.name:
+            if not np.isfinite(value).all() or np.abs(value).max(initial=0) > np.finfo(dtype).max:
+                raise InputError(f"{name} contains values that are not finite in {dtype}; nothing was written")
+            value = value.astype(dtype)
+        tensors[name] = np.asarray(value, order="C")
     return tensors
 
 

@@ -17,7 +17,7 @@ from keras_preact.layers.copies import clone
 from keras_preact.layers.loop_unit import LoopUnit
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.unit_names import stage_of
-from keras_preact.layers.variables import named_variables, variable_arguments
+from keras_preact.layers.variables import is_random_state, named_variables, variable_arguments
 from keras_preact.models.saving.archive import check_weights
 from keras_preact.models.saving.hdf5 import OtherVariables, array_of, check_file, load_state, read_h5
 from keras_preact.models.saving.named_weights import (
@@ -151,7 +151,7 @@ class _StoredWeights:
         found = {names.get(paths[name], paths[name]): value for name, value in found.items()} | self._slices(
             model, by_unit
         )
-        return {name: value for name, value in found.items() if "float" in value.dtype.name}
+        return {name: value for name, value in found.items() if not is_random_state(name)}
 
     def _slices(self, model: keras.Model, by_unit: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
         """Return the slices of the arrays of rolled stacks, by the names of `named_weights`."""

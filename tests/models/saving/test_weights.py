@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from harness import array, disturb, write_weights
+from safetensors.numpy import save_file
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
@@ -282,6 +283,52 @@ def test_statistics_of_the_inputs_take_effect_when_they_are_loaded(tmp_path):
     save_safetensors(adapted, tmp_path / "saved.safetensors")
     load_safetensors(fresh, tmp_path / "saved.safetensors")
     np.testing.assert_array_equal(array(fresh(x)), array(adapted(x)))
+
+
+class Pruned(keras.layers.Layer):
+    """A dense layer with a mask of its kernel and a count of its calls."""
+
+    def build(self, input_shape):
+        self.kernel = self.add_weight(shape=(4, 4), initializer="glorot_uniform", name="kernel")
+        self.mask = self.add_weight(shape=(4, 4), dtype="bool", trainable=False, initializer="ones", name="mask")
+        self.calls = self.add_weight(shape=(), dtype="int32", trainable=False, initializer="zeros", name="calls")
+
+    def call(self, x):
+        return x + keras.ops.matmul(x, self.kernel * keras.ops.cast(self.mask, "float32"))
+
+
+@pytest.mark.parametrize("suffix", [".weights.h5", ".safetensors"])
+@pytest.mark.parametrize("saved", [True, False])
+@pytest.mark.parametrize("loaded", [True, False])
+def test_masks_and_counts_are_weights_too(saved, loaded, suffix, tmp_path):
+    def network(rolled):
+        return keras.Sequential(
+            [keras.Input((4,)), UnitStack(Pruned(name="unit"), 3, rolled=rolled, name="stage1_stack"), Pruned()]
+        )
+
+    rng, x = np.random.default_rng(0), np.ones((2, 4), "float32")
+    model, other = network(saved), network(loaded)
+    for layer in model.layers:
+        for k in range(3 if isinstance(layer, UnitStack) else 1):
+            values = {"kernel": rng.normal(size=(4, 4)), "mask": rng.random((4, 4)) < 0.5, "calls": np.array(7 + k)}
+            if isinstance(layer, UnitStack):
+                layer.set_unit_weights(k, values)
+            else:
+                layer.set_weights(list(values.values()))
+    load_weights(other, write_weights(model, tmp_path / f"saved{suffix}"))
+    np.testing.assert_allclose(array(other(x)), array(model(x)), rtol=1e-5)
+    stacks = [each.layers[0] for each in (model, other)]
+    for k in range(3):
+        ours, theirs = (stack.unit_weights(k) for stack in stacks)
+        assert all(np.array_equal(array(ours[name]), array(theirs[name])) for name in ours)
+
+
+def test_fractions_are_not_rounded_to_counts(tmp_path):
+    model = keras.Sequential([keras.Input((4,)), Pruned(name="pruned")])
+    tensors = {"pruned/kernel": np.zeros((4, 4), "float32"), "pruned/calls": np.full((), 0.5, "float32")}
+    save_file(tensors | {"pruned/mask": np.ones((4, 4), bool)}, tmp_path / "a.safetensors")
+    with pytest.raises(InputError, match=r"pruned/calls in a.safetensors contains values that int32 cannot hold"):
+        load_weights(model, tmp_path / "a.safetensors")
 
 
 def test_files_of_rolled_networks_hold_no_unit_beyond_theirs(tmp_path):
