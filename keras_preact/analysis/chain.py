@@ -245,6 +245,13 @@ class Chain:
 
         return without_updates(compute, x, training)
 
+    def is_padding(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return which entries of an array with one value per output belong to padding, as bool of this shape."""
+        mask = self.links[-1].mask
+        if mask is None or tuple(mask.shape) != shape:  # no padding, or one output per example
+            return np.zeros(shape, bool)
+        return ~np.asarray(ops.convert_to_numpy(mask), bool)
+
     def passes(self, x: Any, training: bool = False) -> Iterator[Pass]:
         """Yield each unit with its input x_l and its terms, in order, starting from x_1."""
         for link in self.links:

@@ -31,8 +31,9 @@ def gradient_signal(
         images: batch of model inputs, for example images (batch, height, width, channels).
         labels: first argument of the loss; for the default one, class numbers (batch,).
         training: whether batch norm uses the batch's statistics. Default `True`.
-        loss: function of (labels, output) that returns one number, or one per image; E is their mean. Default: sparse
-            categorical cross-entropy, from logits or from probabilities, whichever the model returns.
+        loss: function of (labels, output) that returns one number, one per example, or one per step; E is their mean,
+            without steps of padding. Default: sparse categorical cross-entropy, from logits or from probabilities,
+            whichever the model returns.
 
     Raises:
         InputError: the model has no chain of residual units, the labels do not fit its outputs, or `loss` is missing
@@ -117,7 +118,10 @@ def loss_gradient(
         check_labels(labels, tuple(outputs.shape))
 
     def error(x: Any) -> Any:
-        return ops.mean(loss(ops.convert_to_tensor(labels), chain.after(x, training)))
+        values = loss(ops.convert_to_tensor(labels), chain.after(x, training))
+        padding = chain.is_padding(tuple(values.shape))
+        share = 1 - float(padding.mean())
+        return ops.mean(ops.where(padding, ops.zeros_like(values), values)) / (share or 1.0)
 
     return vjp(error, x, ops.full((), scale, error(x).dtype))
 

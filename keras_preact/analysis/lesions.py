@@ -241,4 +241,5 @@ def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
     expected = ops.convert_to_numpy(ops.convert_to_tensor(labels))
     expected = expected[..., 0] if expected.shape == (*predicted[0].shape, 1) else expected  # as in keras.datasets
     check_labels(expected, (*predicted[0].shape, outputs.shape[-1]))
-    return [float(100 * np.mean(batch != expected)) for batch in predicted]
+    kept = ~chain.is_padding(expected.shape)
+    return [float(100 * np.mean((batch != expected)[kept])) for batch in predicted]

@@ -200,6 +200,29 @@ def test_units_left_out_in_one_batch_keep_the_padding_of_their_sequences():
         np.testing.assert_allclose(found, array(chain.after(x)), rtol=1e-4, atol=1e-4)
 
 
+def test_padding_counts_neither_in_the_loss_nor_in_the_error_of_the_next_token():
+    model = network(head=NextToken())
+    labels = RNG.integers(0, 20, X.shape)
+    others = np.where(X == 0, (labels + 1) % 20, labels)
+    for function in (gradient_signal, path_lengths, leave_out):
+        assert function(model, X, labels) == function(model, X, others)
+    errors = np.argmax(array(model(X)), -1) != labels
+    assert leave_out(model, X, labels)[0].error == pytest.approx(100 * errors[X != 0].mean())
+
+    # A step along the gradient at the output changes Keras's own masked loss as much as it says.
+    chain, x = Chain.of(model).start(X)
+    *_, (_, _, last) = chain.passes(x)
+    gradient = array(loss_gradient(chain, last.output, labels, False))
+
+    def loss(x):
+        mean = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        return float(mean(labels, chain.after(x), sample_weight=(X != 0) * (X.size / (X != 0).sum())))
+
+    step = 1e-2 * gradient / np.linalg.norm(gradient)
+    slope = (loss(array(last.output) + step) - loss(array(last.output) - step)) / 2e-2
+    assert slope == pytest.approx(np.linalg.norm(gradient), rel=1e-2)
+
+
 def test_inspection(tmp_path):
     page = write_inspection(inspect_model(network(), X, Y, "six sequences"), tmp_path).read_text()
     assert "block02_feed_forward" in page and "nothing on the identity path" in page
