@@ -9,6 +9,7 @@ import keras
 
 from keras_preact.errors import InputError
 from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order
+from keras_preact.layers.convolutions import refuse_seed
 from keras_preact.layers.placements import Placement
 from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import Shortcut
@@ -46,6 +47,7 @@ class ResidualLayer(CompositeLayer):
     def _set_shortcut(self, shortcut: str | Shortcut | dict[str, Any]) -> Shortcut:
         """Check the argument `shortcut` and keep it for `build` and `get_config`; return the shortcut it means."""
         template = get_shortcut(shortcut, name="shortcut")  # raises here, not in `build`, if the name is unknown
+        refuse_seed(getattr(template, "kernel_initializer", None))
         # In a partial, because Keras would track the template as a layer of the unit if it were an attribute.
         self._new_shortcut = partial(get_shortcut, shortcut if isinstance(shortcut, str) else template)
         return template

@@ -12,7 +12,7 @@ from keras_preact.keras_private import calling
 from keras_preact.layers.branches import BIASES, EXPANSION, has_bias, operations, residual_branch, weight_layers
 from keras_preact.layers.convolutions import HE_BY_FAN_OUT, check_kernel_initializer, refuse_seed, subsampled_shape
 from keras_preact.layers.dropout import DropPath
-from keras_preact.layers.placements import RELU, Placement, get_placement, placement_config
+from keras_preact.layers.placements import NORM, RELU, Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import (
     NORMALIZATIONS,
     channel_axis,
@@ -188,13 +188,15 @@ class ResidualUnit(ResidualLayer):
     def _make_shortcut(self) -> None:
         """Create the shortcut and, unless it changes the shape itself, the layer before it that does."""
         common: dict[str, Any] = {"data_format": self.data_format, "dtype": self.dtype_policy}
+        shortcut = self._new_shortcut(name="shortcut", **common)
+        of_unit = self.normalization if self.placement.normalizes_projection else "none"
+        normalize = getattr(shortcut, "normalize", None) or of_unit
         projection: dict[str, Any] = {
             "kernel_initializer": self.kernel_initializer,
-            "use_bias": has_bias(self.biases, self.placement.last, self.normalization),
+            "use_bias": has_bias(self.biases, (NORM,), normalize),
         }
         if self.placement.normalizes_projection:
-            projection |= {"normalize": self.normalization, "momentum": self.momentum, "epsilon": self.epsilon}
-        shortcut = self._new_shortcut(name="shortcut", **common)
+            projection |= {"normalize": normalize, "momentum": self.momentum, "epsilon": self.epsilon}
         self.projection = []
         if shortcut.changes_shape:
             shortcut = fitted_shortcut(shortcut, self.strides, **projection)

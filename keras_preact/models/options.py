@@ -12,6 +12,9 @@ from typing import Any
 
 import keras
 
+from keras_preact.errors import InputError
+from keras_preact.layers.registry import get_shortcut
+from keras_preact.layers.shortcuts import Shortcut
 from keras_preact.models.profiles import Conventions
 
 _FROM_PROFILE = ("shape_change", "stride_on", "momentum", "epsilon", "kernel_initializer", "biases")
@@ -109,6 +112,21 @@ def with_network_options(builder: Callable[..., keras.Model]) -> Callable[..., k
 
     build.__signature__ = signature  # type: ignore[attr-defined]
     return build
+
+
+def network_shortcut(shortcut: Any) -> Shortcut:
+    """Return the shortcut that an option of a network means.
+
+    Raises:
+        InputError: an unknown name, or a seed, with which all units would draw the same random numbers.
+    """
+    template = get_shortcut(shortcut)
+    if template.get_config().get("seed") is not None:
+        raise InputError(
+            "the seed of the shortcut would begin again in each unit, and the units would draw the "
+            "same random numbers; remove it, and call keras.utils.set_random_seed to make them reproducible"
+        )
+    return template
 
 
 def variant_of(base: Callable[..., keras.Model], *fixed: str) -> Callable[..., Callable[..., keras.Model]]:

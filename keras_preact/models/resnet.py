@@ -24,12 +24,11 @@ from keras_preact.layers.convolutions import (
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.placements import NORM, RELU
 from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
-from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.remat import check_remat
 from keras_preact.layers.stack import UnitStack, default_rolled, units_in
 from keras_preact.layers.unit_names import stage_of
 from keras_preact.layers.units import ResidualUnit, check_zero_init
-from keras_preact.models.options import NetworkOptions
+from keras_preact.models.options import NetworkOptions, network_shortcut
 from keras_preact.models.profiles import Conventions
 from keras_preact.models.saving.weights import load_weights
 from keras_preact.models.trained import require_uint8_like
@@ -144,8 +143,9 @@ def build_network(
     check_remat(options.remat)
     if not isinstance(options.weights, (str, Path, type(None))):
         raise InputError(f"weights is {options.weights!r}; pass the path of a weights file, or None")
+    shortcut = network_shortcut(network.unit["shortcut"])
     if options.zero_init_residual:
-        check_zero_init(network.unit["placement"], get_shortcut(network.unit["shortcut"]))
+        check_zero_init(network.unit["placement"], shortcut)
     images = _images(input_shape, options, default_size, data_format)
     x = _stem(network, images, data_format, dtype)
     x = _stages(network, options, x)

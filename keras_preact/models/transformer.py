@@ -14,7 +14,7 @@ from keras_preact.keras_private import layers_inside
 from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
-from keras_preact.models.options import variant_of
+from keras_preact.models.options import network_shortcut, variant_of
 from keras_preact.models.resnet import check_input_tensor, drop_path_rates, equal_units, source_inputs, with_policy
 
 EMBEDDING_DEVIATION = 0.02
@@ -349,6 +349,7 @@ def transformer(
     """
     inputs, head = inputs or Tokens(), head or Classification()
     placement = get_placement(placement, NORM_PLACEMENTS)
+    network_shortcut(shortcut)
     if input_tensor is not None:
         check_input_tensor(input_tensor)
         _check_fits(input_tensor, inputs)

@@ -228,6 +228,19 @@ def test_a_shortcut_keeps_what_it_was_given_and_takes_the_rest_from_its_unit(kin
                 assert each.shortcut.strides == 2
 
 
+@pytest.mark.parametrize("kind", ["conv", "highway"])
+@pytest.mark.parametrize(
+    ("placement", "normalize", "bias"),
+    [("original", None, False), ("original", "none", True), ("full_preactivation", None, True)]
+    + [("full_preactivation", "batch", False)],
+)
+def test_unnormalized_biases_depend_on_the_norm_that_the_shortcut_has(kind, placement, normalize, bias):
+    shortcut = SHORTCUTS[kind](normalize=normalize)
+    unit = ResidualUnit(32, strides=2, placement=placement, shortcut=shortcut, biases="unnormalized")
+    unit.build(X.shape)
+    assert unit.shortcut.projection.use_bias == bias
+
+
 def test_strides_given_to_a_shortcut_must_be_the_units():
     with pytest.raises(InputError, match="strides=2 and its unit has strides=1; leave out the shortcut's"):
         ResidualUnit(32, shortcut="conv(strides=2)").build(X.shape)
@@ -367,7 +380,9 @@ def test_a_seed_that_would_make_all_kernels_equal_is_refused(seed):
         ResidualUnit(4, kernel_initializer={"class_name": "HeNormal", "config": {"seed": seed}})
     with pytest.raises(InputError, match="seed of HeNormal would begin again in each convolution"):
         ResidualUnit(16, kernel_initializer=keras.initializers.HeNormal(seed=seed))
-    assert ConvShortcut(kernel_initializer=keras.initializers.HeNormal(seed=seed)).name  # it has one kernel
+    shortcut = ConvShortcut(kernel_initializer=keras.initializers.HeNormal(seed=seed))  # it has one kernel
+    with pytest.raises(InputError, match="seed of HeNormal would begin again in each convolution"):
+        ResidualUnit(16, shortcut=shortcut)  # a network or a stack has many
 
 
 @keras.saving.register_keras_serializable(package="tests")

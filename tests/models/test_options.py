@@ -2,9 +2,11 @@
 
 import dataclasses
 import inspect
+from functools import partial
 
 import pytest
 
+from keras_preact import InputError
 from keras_preact.models import (
     NetworkOptions,
     cifar_resnet,
@@ -24,6 +26,12 @@ def test_a_builder_shows_them_in_its_signature(builder):
         assert parameters[field.name].default == field.default
         assert parameters[field.name].kind == inspect.Parameter.KEYWORD_ONLY
     assert list(parameters)[:3] == ["depth", "placement", "shortcut"] and "options" not in parameters
+
+
+def test_a_seed_with_which_all_units_would_drop_the_same_is_refused():
+    for network in (partial(cifar_resnet, 14), partial(imagenet_resnet, 18), partial(transformer, depth=2)):
+        with pytest.raises(InputError, match="seed of the shortcut would begin again in each unit"):
+            network(shortcut="dropout(rate=0.5, seed=7)")
 
 
 @pytest.mark.parametrize("builder", [cifar_resnet, imagenet_resnet])
