@@ -117,10 +117,13 @@ def attention_axes(attention: keras.layers.MultiHeadAttention) -> tuple[int, ...
 # ---- optimizers ---------------------------------------------------------------------------------------------------
 
 
-def learning_rate_of(optimizer: keras.optimizers.Optimizer, step: int) -> float:
-    """Return an optimizer's learning rate in a step, counted from 0; the present one if it follows no schedule."""
+def last_learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
+    """Return the learning rate of an optimizer's last step; the present one if it follows no schedule.
+
+    With a loss scale, the schedule counts only the steps whose gradients were finite: the others change no weights.
+    """
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
-    schedule = inner._learning_rate
+    schedule, step = inner._learning_rate, max(int(inner.iterations) - 1, 0)
     is_schedule = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     return float(keras.ops.convert_to_numpy(schedule(step) if is_schedule else inner.learning_rate))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -14,6 +14,8 @@ from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax, la
 from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.copies import custom_objects, set_weights
 from keras_preact.layers.preprocessing import PerPixelMean
+from keras_preact.layers.stack import UnitStack
+from keras_preact.layers.variables import named_variables
 
 
 def freeze(network: keras.Model, before: str | None = None) -> list[str]:
@@ -78,6 +80,9 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     count = 0
     try:
         for count, batch in enumerate(batches, start=1):
+            if count == 1:  # 0 times NaN would remain
+                for variable in _moving_statistics(network, norms):
+                    variable.assign(np.zeros(tuple(variable.shape)))
             for norm in norms:
                 norm.momentum = (count - 1) / count  # the running mean of `count` values
             network(_inputs_of(batch, count_of_inputs), training=True)
@@ -87,6 +92,17 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     if not count:
         raise InputError("batches is empty; pass at least one batch")
     return count
+
+
+def _moving_statistics(network: keras.Model, norms: Iterable[keras.layers.BatchNormalization]) -> list[keras.Variable]:
+    """Return the variables with the moving statistics of batch norms; those of a rolled stack are stacked."""
+    found = [variable for norm in norms for variable in (norm.moving_mean, norm.moving_variance)]
+    stacks = [layer for layer in layers_inside(network) if isinstance(layer, UnitStack) and layer.rolled]
+    for stack in reversed(stacks):  # a stack may be in the unit of another, which comes first
+        stacked = {name: variable for name, (variable, _) in stack.unit_variables(0).items()}
+        of_unit = {id(variable): stacked[name] for name, variable in named_variables(stack.own_unit(0)).items()}
+        found = [of_unit.get(id(variable), variable) for variable in found]
+    return found
 
 
 def _inputs_of(batch: Any, count: int) -> Any:
@@ -155,15 +171,23 @@ _FIXED_SIZE = (keras.layers.Resizing, keras.layers.CenterCrop, keras.layers.Rand
 
 def _set_size(config: dict[str, Any], size: int | None) -> None:
     """Set the height and width of a functional model's images; leave those of nested models open."""
-    sides = (2, 3) if next(_data_formats(config), None) == "channels_first" else (1, 2)
     for layer in config["layers"]:
         layer.pop("build_config", None)  # shapes for the old size
         if layer["class_name"] == "InputLayer":
             shape = layer["config"]["batch_shape"]
             if len(shape) == 4:  # a nested model may also have vectors as input
+                sides = _sides(shape, next(_data_formats(config), None))
                 layer["config"]["batch_shape"] = tuple(size if axis in sides else shape[axis] for axis in range(4))
         elif "layers" in layer["config"]:
             _set_size(layer["config"], None)
+
+
+def _sides(shape: Sequence[int | None], data_format: str | None) -> tuple[int, int]:
+    """Return the axes of height and width: those of square images, or else those of the layers' data format."""
+    is_first, is_last = (shape[a] == shape[b] != shape[c] for a, b, c in ((2, 3, 1), (1, 2, 3)))
+    if is_first == is_last:
+        is_first = data_format == "channels_first"
+    return (2, 3) if is_first else (1, 2)
 
 
 def _data_formats(config: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, is_installed, shown
 from keras_preact.files import writing
-from keras_preact.keras_private import learning_rate_of, open_both_writers
+from keras_preact.keras_private import last_learning_rate, open_both_writers
 from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.distribute import all_reduce_max, is_chief
 from keras_preact.training.recipe import Recipe
@@ -135,7 +135,7 @@ class Recorder(keras.callbacks.Callback):
         row = {
             "epoch": epoch + 1,
             "step": self.step,
-            "learning_rate": learning_rate_of(self.model.optimizer, self.step - 1),  # of the epoch's last step
+            "learning_rate": last_learning_rate(self.model.optimizer),
             "train_loss": logs["loss"],
             "train_error": train_error,
             "test_loss": logs["val_loss"],

@@ -879,6 +879,17 @@ def test_the_learning_rate_on_record_is_that_of_the_optimizer(precision, tiny_da
         assert [row["learning_rate"] for row in run.metrics()] == rates
 
 
+def test_the_learning_rate_on_record_does_not_count_steps_that_the_loss_scale_skips(tiny_dataset, tmp_path):
+    class Skipping(Recipe):
+        def optimizer(self):
+            schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.5, 0.25])
+            return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(schedule), initial_scale=2.0**100)
+
+    config = dataclasses.replace(CONFIG, recipe=Skipping("mine", 2, 30), precision="mixed_float16")
+    run = start(config, tmp_path / "run", part_of_epochs(tiny_dataset, 30))
+    assert [row["learning_rate"] for row in run.metrics()] == [0.5, 0.5]
+
+
 def part_of_epochs(dataset, images):
     """Return a data set with so many training images."""
     x, y = dataset.train.batch(np.arange(images))
