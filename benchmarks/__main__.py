@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.comparisons import RUNTIME_PACKAGES, Comparison, Subject, comparisons
 from benchmarks.report import draw, read_series, report
 from benchmarks.worker import Worker
+from keras_preact.files import write_atomically
 
 ROOT = Path(__file__).parents[1]
 TURN_SECONDS, TURN_STEPS = 2.0, 5
@@ -125,8 +126,8 @@ def main() -> None:
         entry["seconds"] = round(time.perf_counter() - began)
         entry |= {"unit": comparison.unit, "also": {name: version(name) for name in comparison.also}}
         results["comparisons"][comparison.name] = entry
-        file.write_text(json.dumps(results, indent=1) + "\n")
-        (arguments.out / "README.md").write_text(report(results))
+        write_atomically(file, json.dumps(results, indent=1) + "\n")
+        write_atomically(arguments.out / "README.md", report(results))
     draw(results, arguments.out / "depth.png")
     print(report(results))
 

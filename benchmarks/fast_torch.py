@@ -23,7 +23,9 @@ from benchmarks.report import machine, read_series
 from benchmarks.subjects import torch_cifar
 from keras_preact.data import ImageDataset, load_dataset
 from keras_preact.data.batches import TestBatches, TrainBatches
+from keras_preact.experiments.report import markdown_table
 from keras_preact.experiments.statistics import mean_and_deviation
+from keras_preact.files import write_atomically
 from keras_preact.training import FastRecipe, get_recipe
 
 DEPTH, WIDTH, UNITS_PER_STAGE = 14, 2, 2
@@ -183,13 +185,12 @@ def report(results: dict[str, Any]) -> str:
         f"Test error after the last epoch: {mean_and_deviation(errors)} % (n = {len(errors)}). Median cost: "
         f"{minutes:.1f} core-minutes.",
         "",
-        "| seed | test error (%) | core-minutes | minutes |",
-        "|---|---|---|---|",
     ]
-    for seed, run in results["runs"].items():
-        row = f"{run['test_error']:.2f} | {run['cpu_seconds'] / 60:.1f} | {run['seconds'] / 60:.1f}"
-        lines.append(f"| {seed} | {row} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        [seed, f"{run['test_error']:.2f}", f"{run['cpu_seconds'] / 60:.1f}", f"{run['seconds'] / 60:.1f}"]
+        for seed, run in results["runs"].items()
+    ]
+    return "\n".join([*lines, markdown_table(["seed", "test error (%)", "core-minutes", "minutes"], rows)])
 
 
 def main() -> None:
@@ -209,8 +210,8 @@ def main() -> None:
     for seed in range(options.seeds):
         if str(seed) not in results["runs"]:
             results["runs"][str(seed)] = measured(seed, dataset)
-            file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-            (options.out / "README.md").write_text(report(results), encoding="utf-8")
+            write_atomically(file, json.dumps(results, indent=1) + "\n")
+            write_atomically(options.out / "README.md", report(results))
 
 
 if __name__ == "__main__":

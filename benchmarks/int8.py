@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import machine
+from keras_preact.experiments.report import markdown_table
+from keras_preact.files import write_atomically
 
 NETWORKS = ("resnet14x2-preact-cifar10", "resnet110-original-cifar10-16px", "resnet110-preact-cifar10-16px")
 DTYPES = ("float32", "int8")
@@ -76,18 +78,16 @@ def report(results: dict[str, Any]) -> str:
         f"test set of CIFAR-10. The speed is the ratio of CPU times of a batch of {BATCH}, medians of {ROUNDS} "
         "interleaved rounds.",
         "",
-        "| network | test error, float32 (%) | int8 (%) | predictions that change (%) | size, int8 ÷ float32 "
-        "| speed, int8 ÷ float32 |",
-        "|---|---|---|---|---|---|",
     ]
+    heads = ["network", "test error, float32 (%)", "int8 (%)", "predictions that change (%)"]
+    heads += ["size, int8 ÷ float32", "speed, int8 ÷ float32"]
+    rows = []
     for name, row in results["networks"].items():
         plain, small = row["float32"], row["int8"]
-        lines.append(
-            f"| {name} | {plain['test_error']:.2f} | {small['test_error']:.2f} "
-            f"| {100 * row['changed'] / row['images']:.2f} | {small['bytes'] / plain['bytes']:.2f} "
-            f"| {plain['cpu_seconds'] / small['cpu_seconds']:.2f} |"
-        )
-    return "\n".join(lines) + "\n"
+        numbers = [plain["test_error"], small["test_error"], 100 * row["changed"] / row["images"]]
+        numbers += [small["bytes"] / plain["bytes"], plain["cpu_seconds"] / small["cpu_seconds"]]
+        rows.append([name, *(f"{number:.2f}" for number in numbers)])
+    return "\n".join([*lines, markdown_table(heads, rows)])
 
 
 def main() -> None:
@@ -98,13 +98,12 @@ def main() -> None:
     parser.add_argument("--data-dir", help="folder of tensorflow-datasets with CIFAR-10")
     parser.add_argument("--out", type=Path, default=Path("runs/benchmarks-int8"), help="default: %(default)s")
     options = parser.parse_args()
-    results = {
-        "environment": environment(),
-        "networks": {name: measured(name, options.data_dir) for name in NETWORKS},
-    }
+    results: dict[str, Any] = {"environment": environment(), "networks": {}}
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "int8.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    (options.out / "README.md").write_text(report(results), encoding="utf-8")
+    for name in NETWORKS:
+        results["networks"][name] = measured(name, options.data_dir)
+        write_atomically(options.out / "int8.json", json.dumps(results, indent=1) + "\n")
+    write_atomically(options.out / "README.md", report(results))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import read_series, report
+from keras_preact.files import write_atomically
 from keras_preact.training.provenance import environment
 
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -159,8 +160,8 @@ def main() -> None:
         parts = in_new_process(profile_first_step, depth)
         results.setdefault("first_steps", {})[f"ResNet-{depth}, batch 8"] = parts
         print(f"first step of ResNet-{depth}", parts, flush=True)
-    file.write_text(json.dumps(results, indent=1) + "\n")
-    (file.parent / "README.md").write_text(report(results))
+    write_atomically(file, json.dumps(results, indent=1) + "\n")
+    write_atomically(file.parent / "README.md", report(results))
 
 
 if __name__ == "__main__":

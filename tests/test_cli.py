@@ -110,7 +110,7 @@ def test_a_number_that_another_process_has_taken_is_passed_over(here, picture_fo
         return chosen
 
     monkeypatch.setattr(RunFolder, "check_free", classmethod(meanwhile))
-    monkeypatch.setattr("keras_preact.cli.train.next_free_folder", next_one)
+    monkeypatch.setattr("keras_preact.training.runs.next_free_folder", next_one)
     assert main(small(picture_folder, "--steps", "1")) == 0
     finished = [path.parent.name for path in (here / "runs").glob("*/model.keras")]
     assert finished == ["cifar_resnet-8-full_preactivation-002"]

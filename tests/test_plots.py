@@ -1,6 +1,9 @@
 """The figures: what stands in them, what they say in words, and that their files are the same wherever drawn."""
 
+import errno
 import math
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -265,6 +268,32 @@ def test_the_mechanism_has_a_row_a_quantity_and_a_column_a_moment():
     assert mechanism_figure({}).axes
     nothing = mechanism_figure({"dead channels": {"before": {"original": {20: 0.0, 110: 0.0}}}})
     assert nothing.axes[0].get_ylim()[1] == 1
+
+
+def test_an_order_has_one_color_in_all_panels_of_the_mechanism():
+    line = {20: 0.5, 110: 0.1}
+    panels = {"before": {"original": line}, "end": {"full_preactivation": line}}
+    figure = mechanism_figure(
+        {"direct term": panels, "variance": {**panels, "end": {"original": line, **panels["end"]}}}
+    )
+    looks = {(each.get_label(), each.get_color()) for axes in figure.axes for each in axes.get_lines()}
+    assert len(looks) == 2
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["original", "full pre-activation"]
+
+
+def test_a_figure_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = draw_curves({"net": rows(50, 30)}, tmp_path / "a.svg")
+    before = path.read_bytes()
+
+    def full(file, **options):
+        Path(file).write_text("<svg")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    figure = curves_figure({"net": rows(50, 40)})
+    monkeypatch.setattr(figure, "savefig", full)
+    with pytest.raises(OSError, match=r"a\.svg"):
+        draw(figure, path)
+    assert path.read_bytes() == before and [each.name for each in tmp_path.iterdir()] == ["a.svg"]
 
 
 def test_names_that_read_alike_are_two_curves():

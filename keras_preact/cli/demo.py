@@ -15,14 +15,13 @@ from keras_preact.paper import in_words
 from keras_preact.training import (
     RunConfig,
     RunFolder,
-    RunLocked,
     choose_threads,
     compare,
     default_precision,
     get_recipe,
-    next_free_folder,
     orders,
 )
+from keras_preact.training.runs import in_free_folder
 
 
 def run(options: argparse.Namespace) -> None:
@@ -58,15 +57,11 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _compared(configs: dict[str, RunConfig], out: Path | None) -> RunFolder:
-    """Train into `out` or the next free folder, which a demo started at the same time may take first."""
+    """Train into `out` or the next free folder."""
     with side_by_side(configs) as display:
-        while True:
-            free = out or next_free_folder(RUNS, "demo")
-            try:
-                return compare(configs, free, lambda name, _: [display.callback(name)])
-            except RunLocked:
-                if out is not None:
-                    raise
+        return in_free_folder(
+            out, RUNS, "demo", lambda free: compare(configs, free, lambda name, _: [display.callback(name)])
+        )
 
 
 def _finding(folder: Any, depth: int, rate: float) -> str:

@@ -21,13 +21,12 @@ from keras_preact.training import (
     choose_threads,
     default_precision,
     get_recipe,
-    next_free_folder,
     resume,
     resume_comparison,
     start,
 )
 from keras_preact.training.distribute import collective_errors, is_chief, join
-from keras_preact.training.runs import RunLocked
+from keras_preact.training.runs import in_free_folder
 
 
 def run(options: argparse.Namespace) -> None:
@@ -94,14 +93,10 @@ def _resumed_comparison(path: Path) -> Any:
 
 
 def _started(config: Any, dataset: Any, out: Path | None) -> Any:
-    """Train into `out`, or into the next free folder, even if other processes start runs at the same time."""
-    while True:
-        try:
-            free = out or next_free_folder(RUNS, config.label)
-            return start(config, free, dataset=dataset, callbacks=progress(config.label, config))
-        except RunLocked:
-            if out is not None:
-                raise
+    """Train into `out` or the next free folder."""
+    return in_free_folder(
+        out, RUNS, config.label, lambda free: start(config, free, dataset, progress(config.label, config))
+    )
 
 
 def _config(options: argparse.Namespace) -> tuple[Any, Any]:

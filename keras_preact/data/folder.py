@@ -207,6 +207,7 @@ def _images(folder: Path) -> list[Path]:
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in IMAGE_SUFFIXES
+        and not path.is_dir()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
     if not images:

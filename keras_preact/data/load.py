@@ -62,8 +62,17 @@ def prepare_dataset(name: str, data_dir: str | Path | None = None) -> None:
 
     >>> prepare_dataset("bundled")
     """
-    if name not in ("bundled", "folder", *SEQUENCES):
+    if name != "folder" and not is_bundled(name):
         prepare_tfds(name, data_dir)
+
+
+def is_bundled(name: str) -> bool:
+    """Return whether a data set comes with the package.
+
+    >>> is_bundled("bundled"), is_bundled("cifar10")
+    (True, False)
+    """
+    return name == "bundled" or name in SEQUENCES
 
 
 def _check_unset(name: str, option: str, value: Any) -> None:

@@ -32,6 +32,7 @@ from keras_preact.data.splits import (
 )
 from keras_preact.errors import InputError, check_installed
 from keras_preact.keras_private import without_tensorflow_seed
+from keras_preact.paper import IMAGENET_CROP, IMAGENET_SHORT_SIDE
 
 IN_MEMORY_BYTES = 2 * 2**30
 """Data sets below this size are read into memory if all images have one size."""
@@ -40,8 +41,8 @@ FIRST_EXAMPLES = 64
 """Number of examples read at the start of a stream, to check their labels and for the fingerprint."""
 WITHOUT_TEST_LABELS = ("imagenet", "i_naturalist2017", "i_naturalist2018")
 """First parts of the names of data sets whose test labels are not published."""
-SCALES = (256 / 224, 480 / 224)
-"""Range of a training image's short side relative to the crop: the paper's scale jitter, 256 to 480 for 224."""
+SCALES = (IMAGENET_SHORT_SIDE[0] / IMAGENET_CROP, IMAGENET_SHORT_SIDE[1] / IMAGENET_CROP)
+"""Range of a training image's short side relative to the crop: the paper's scale jitter."""
 
 
 def from_tfds(

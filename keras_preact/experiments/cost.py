@@ -13,8 +13,8 @@ import keras
 import numpy as np
 
 from keras_preact.data import feed, from_arrays
-from keras_preact.data.sequences import SEQUENCES
-from keras_preact.experiments.runner import Job, timing_key
+from keras_preact.data.load import is_bundled
+from keras_preact.experiments.runner import Job
 from keras_preact.training.build import build_model
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import device_scope
@@ -93,7 +93,7 @@ def _timed(model: keras.Model, dataset: Dataset, config: RunConfig) -> tuple[flo
 
 def _dataset_to_time(config: RunConfig) -> tuple[Dataset, int, int]:
     """Return data to time a run on, and the numbers of training and test examples of the run's own data."""
-    if config.dataset in ("bundled", *SEQUENCES):
+    if is_bundled(config.dataset):
         dataset = config.load_dataset()
         return dataset, len(dataset.train), len(dataset.test)
     (height, width, channels), classes, images, tested = SETS[config.dataset]
@@ -123,7 +123,7 @@ def costs(jobs: Sequence[Job], say: Callable[[str], Any] = lambda text: None) ->
         if job.run is not None:
             result.append(None)
             continue
-        key = timing_key(job.config)
+        key = job.timing
         if key not in timed:
             say(f"timing {job.row.title} …")
             timed[key] = seconds_of(job.config)

@@ -323,9 +323,8 @@ def _smaller(confirmation: RunsByCell) -> tuple[str, str]:
         return f"{depth} layers: {papers[depth]} at the paper's rate, {tuned[depth]} at {rates}, {change}"
 
     text = "<br>".join(map(describe, deep))
-    known = [change for change in changes.values() if change.is_known]
-    verdict = AGREES if known and all(change.high < 0 for change in known) else UNDECIDED
-    return text or "not run", DIFFERS if any(change.low > 0 for change in known) else verdict
+    verdict = AGREES if changes and all(change.high < 0 for change in changes.values()) else UNDECIDED
+    return text or "not run", DIFFERS if any(change.low > 0 for change in changes.values()) else verdict
 
 
 def _change_by_tuning(confirmation: RunsByCell, depth: int) -> Difference:
@@ -378,18 +377,17 @@ MECHANISM: dict[str, Callable[[Moment], float]] = {
 MOMENTS = {"before": "before the first step", "early": "after 50 steps", "end": "at the end"}
 
 
-def mechanism(runs: RunsByCell, rate: float = PAPERS_RATE) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
-    """Return the quantities that explain the gap, by quantity, moment, order and depth; medians over runs.
+def mechanism(runs: RunsByCell) -> dict[str, dict[str, dict[str, dict[int, float]]]]:
+    """Return the quantities that explain the gap, by quantity, moment, order and depth: medians at the paper's rate.
 
     Args:
         runs: result of `screened` or `confirmed`.
-        rate: learning rate of the runs to use.
     """
     found: dict[str, dict[str, dict[str, dict[int, float]]]] = {
         quantity: {moment: {} for moment in MOMENTS} for quantity in MECHANISM
     }
-    for (order, depth, cell_rate), cell in runs.items():
-        measured = [at_moments(read_propagation(run.folder.path)) for run in cell] if cell_rate == rate else []
+    for (order, depth, rate), cell in runs.items():
+        measured = [at_moments(read_propagation(run.folder.path)) for run in cell] if rate == PAPERS_RATE else []
         for moment in MOMENTS:
             entries = [each[moment] for each in measured if moment in each]
             entries = [entry for entry in entries if math.isfinite(entry["variance"][-1])]  # without diverged runs

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keras_preact import paper
-from keras_preact.data.sequences import SEQUENCES
+from keras_preact.data.load import is_bundled
 from keras_preact.errors import InputError, check_choice
 from keras_preact.layers.placements import PLACEMENTS
 from keras_preact.models.profiles import PROFILES, conventions
@@ -203,7 +203,7 @@ class Budget:
 
 def data_dir_of(dataset: str, data_dir: str | None) -> str | None:
     """Return the data folder of a data set; `None` if the data come with the package."""
-    return None if dataset in ("bundled", *SEQUENCES) else data_dir
+    return None if is_bundled(dataset) else data_dir
 
 
 def _shorter(recipe: str, name: str, steps: int) -> Recipe:

@@ -27,7 +27,7 @@ from keras_preact.experiments.report import (
     title_of,
     verdict,
 )
-from keras_preact.experiments.statistics import Difference, difference
+from keras_preact.experiments.statistics import Difference, binomial_deviation, difference
 from keras_preact.experiments.store import Run, Store, table_of
 from keras_preact.experiments.tables import DEMO_DEPTH, EXPERIMENTS, ORDERS, PAPERS_RATE, RATES
 from keras_preact.files import write_atomically
@@ -96,7 +96,7 @@ normalization.
 * *verdict*: *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite
   sign, and *undecided* if it contains 0 or does not exist: a row with one run has no interval, however large its
   difference.
-* *test loss*: the median of the runs.
+* *test loss*: the median of the runs that did not diverge.
 * *core-minutes*: the CPU time of a run, summed over cores; the mean of the runs that recorded it.
 * *10¹⁵ FLOPs*: floating-point operations of the convolutions and matrix products of a whole run.
 
@@ -318,15 +318,16 @@ def _screening(store: Store, results: Path) -> list[str]:
     for (order, at, rate), cell in runs.items():
         errors.setdefault(order, {})[at, rate] = statistics.mean(depth.counted(cell))
     warmed_up = {at: error for (at, _), error in errors.pop(depth.WARMED_UP, {}).items()}
-    if not errors:
-        return []
+    errors = {ORDERS[0]: {}, **errors} if warmed_up else errors
     count, seeds = sum(map(len, runs.values())), depth.runs_in_words(runs.values())
     text = (
         f"Test errors after the demo's {get_recipe('demo').steps} steps on 4,000 images: {count} runs, {seeds} per "
         f"cell. A learning rate works if the error is below {depth.WORKS_BELOW:g} %, ten points better than chance; a "
-        "cross marks those that do not. The 1,000 test images alone give an error near 80 % a standard deviation of "
-        "1.3 points. In the row with warm-up, the original order trains at 0.01 for the first quarter of the steps."
+        "cross marks those that do not. The 1,000 test images alone give an error near "
+        f"{depth.WORKS_BELOW:g} % a standard deviation of {binomial_deviation(depth.WORKS_BELOW, 1000):.1f} points."
     )
+    if warmed_up:
+        text += " In the row with warm-up, the original order trains at 0.01 for the first quarter of the steps."
     head = "## Screening: which learning rates work at which depth?"
     figure = screening_figure(errors, depth.WORKS_BELOW, warmed_up, RATES)
     shown = drawn(figure, results, "screening")
@@ -429,9 +430,9 @@ def _baselines(store: Store) -> str:
         baselines = run.record.get("data", {}).get("baselines")
         if baselines and table_of(run.config) == "others":
             best = min(baselines, key=baselines.get)
-            baseline = f"{baselines[best]:.2f} {run.folder.unit()}, {escaped(best)}"
+            baseline = f"{baselines[best]:.2f} {escaped(run.folder.unit())}, {escaped(best)}"
             verdict = "beats it" if run.error < baselines[best] else "does not beat it"
-            rows.append([escaped(run.folder.path.name), run.config.dataset, _error(run), baseline, verdict])
+            rows.append([*map(escaped, (run.folder.path.name, run.config.dataset, _error(run))), baseline, verdict])
     if not rows:
         return ""
     heads = ("run", "data", "test error", "best simple baseline", "")

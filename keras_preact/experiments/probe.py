@@ -12,7 +12,8 @@ import numpy as np
 
 from keras_preact.analysis import Chain, GradientSignal, dead_fraction, forward_signal, gradient_signal
 from keras_preact.data import load_dataset
-from keras_preact.files import write_atomically, writing
+from keras_preact.errors import InputError
+from keras_preact.files import write_atomically
 from keras_preact.training.callbacks import RunFolderCallback
 from keras_preact.training.config import RunConfig
 
@@ -64,8 +65,7 @@ class PropagationProbe(RunFolderCallback):
         images, labels = data.batch(np.arange(IMAGES))
         found.append({"step": self._step, **propagation(self.model, images, labels)})
         lines = ",\n".join(json.dumps(entry) for entry in found)
-        with writing(folder / PROPAGATION):
-            write_atomically(folder / PROPAGATION, f"[\n{lines}\n]\n")
+        write_atomically(folder / PROPAGATION, f"[\n{lines}\n]\n")
 
 
 def propagation(model: keras.Model, images: np.ndarray, labels: np.ndarray) -> dict[str, list[float]]:
@@ -118,6 +118,9 @@ def read_propagation(folder: Path) -> list[dict[str, Any]]:
     Args:
         folder: run folder.
 
+    Raises:
+        InputError: the file is damaged.
+
     Example: `step` is the number of steps before the measurement.
 
     >>> import tempfile
@@ -127,7 +130,10 @@ def read_propagation(folder: Path) -> list[dict[str, Any]]:
     [{'step': 0, 'variance': [1.0, 2.0]}]
     """
     path = folder / PROPAGATION
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({error}); restore it from a copy, or remove it") from None
 
 
 def at_moments(found: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:

@@ -82,8 +82,7 @@ PROFILE_COLUMNS = (
 )
 
 _PROFILES = (
-    "Measured by `keras-preact inspect`, with the batch's statistics. (In files written before 27 November 2026, the "
-    "list `dead` was measured with the moving averages.) The columns:\n\n"
+    "Measured by `keras-preact inspect`, with the batch's statistics. The columns:\n\n"
     "* variance of x: the variance of the signal x_l at the first and at the last unit;\n"
     "* Eq. (4): the largest ‖x_L − x_l − ΣF‖ / ‖x_L‖ within a stage. It is zero up to rounding if shortcuts and f are "
     "identities; bfloat16 rounds sums to 8 bits;\n"

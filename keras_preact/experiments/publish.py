@@ -29,6 +29,8 @@ from keras_preact.training.runs import RunFolder
 
 IN_WHEEL = 2**20
 """Size in bytes up to which a weights file is part of the package."""
+BATCH = 500
+"""Number of test images per call of a network."""
 LARGEST = 4_000_000
 """Size in bytes up to which a weights file is part of the repository."""
 LICENSES = {
@@ -168,9 +170,9 @@ def _predicted(network: keras.Model, dataset: Any) -> tuple[np.ndarray, np.ndarr
     return np.concatenate(logits), np.concatenate([labels for _, labels in pairs])
 
 
-def _batches(dataset: Any, size: int = 500) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for first in range(0, len(dataset.test), size):
-        yield dataset.test.batch(np.arange(first, min(first + size, len(dataset.test))))
+def _batches(dataset: Any) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    for first in range(0, len(dataset.test), BATCH):
+        yield dataset.test.batch(np.arange(first, min(first + BATCH, len(dataset.test))))
 
 
 def calibration_error(logits: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:

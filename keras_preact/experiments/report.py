@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import statistics
 from collections import Counter
@@ -158,11 +159,9 @@ class Line:
 
     @property
     def loss(self) -> str:
-        """The median test loss of the last epoch, as text."""
-        if not self.runs:
-            return ""
-        median = statistics.median(run.loss for run in self.runs)
-        return f"{median:.2f}" if math.isfinite(median) else "diverged"
+        """The median test loss of the last epoch, as text, without the runs that diverged."""
+        finite = [run.loss for run in self.runs if math.isfinite(run.loss)]
+        return f"{statistics.median(finite):.2f}" if finite else "diverged" if self.runs else ""
 
     def ours(self, judges: bool) -> str:
         """Mean and standard deviation of `counted`, how many runs diverged, and whether training fails, as text."""
@@ -343,4 +342,4 @@ def link_to(run: RunFolder, results: Path) -> str:
 
 def link(text: str, path: Path) -> str:
     """Return a Markdown link to a path."""
-    return f"[{escaped(text)}]({quote(path.as_posix())})"
+    return f"[{escaped(text)}]({quote(os.fsencode(path.as_posix()))})"

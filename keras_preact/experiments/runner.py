@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import statistics
@@ -13,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import keras
-
 from keras_preact.errors import Diverged, InputError, check_positive
 from keras_preact.experiments.grid import Budget, Experiment, Row, budgets_of, data_dir_of
 from keras_preact.experiments.probe import DATASETS, PropagationProbe
 from keras_preact.experiments.store import Run, Store, folder_name, run_key
+from keras_preact.training.comparison import Callbacks
 from keras_preact.training.config import RunConfig
 from keras_preact.training.runs import ENDED, RunFolder, RunLocked
 from keras_preact.training.schedules import StepSchedule
@@ -61,6 +61,12 @@ class Job:
         if RunFolder(self.path).is_locked():
             return "being trained"
         return "started" if self.is_started else "missing"
+
+    @functools.cached_property
+    def timing(self) -> tuple[str, str]:
+        """A key that is equal for runs of equal duration: everything except the seed and the learning rates."""
+        recipe = dataclasses.replace(self.config.recipe, schedule=StepSchedule())
+        return run_key(dataclasses.replace(self.config, recipe=recipe), with_seed=False), self.config.precision
 
     def record(self) -> dict[str, Any]:
         """Return the record of the run; empty if it was not started or cannot be read."""
@@ -133,9 +139,6 @@ def _as_started(job: Job) -> Job:
     return dataclasses.replace(job, config=started)
 
 
-Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
-
-
 def run_missing(
     jobs: Sequence[Job],
     data_dir: str | None = None,
@@ -185,12 +188,6 @@ def _has_ended(job: Job) -> bool:
     return job.record().get("status") in ENDED
 
 
-def timing_key(config: RunConfig) -> tuple[str, str]:
-    """Return a key that is equal for runs of equal duration: everything except the seed and the learning rates."""
-    recipe = dataclasses.replace(config.recipe, schedule=StepSchedule())
-    return run_key(dataclasses.replace(config, recipe=recipe), with_seed=False), config.precision
-
-
 def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
     """Return the time for the remaining steps, at the speed of the same network or, if unknown, of all runs together.
 
@@ -213,7 +210,7 @@ def seconds_left(jobs: Sequence[Job], workers: int = 1) -> float | None:
         stored = {} if factor is None else {key: factor * seconds for key, seconds in stored.items()}
     known = {**stored, **here}
     left = [
-        (job.config.recipe.steps - int(record.get("step", 0))) * known.get(timing_key(job.config), of_here or of_stored)
+        (job.config.recipe.steps - int(record.get("step", 0))) * known.get(job.timing, of_here or of_stored)
         for job, record in zip(jobs, records, strict=True)
         if record.get("status") not in ENDED
     ]
@@ -226,8 +223,8 @@ def _step_seconds(timed: Sequence[tuple[Job, Mapping[str, Any]]]) -> tuple[dict[
     seconds, steps = defaultdict[tuple[str, str], float](float), defaultdict[tuple[str, str], int](int)
     for job, record in timed:
         if found := _seconds(job, record):
-            seconds[timing_key(job.config)] += found
-            steps[timing_key(job.config)] += _steps_done(record)
+            seconds[job.timing] += found
+            steps[job.timing] += _steps_done(record)
     return {key: seconds[key] / steps[key] for key in steps}, sum(seconds.values()) / max(1, sum(steps.values()))
 
 

@@ -1,11 +1,13 @@
 """Statistics of a few runs: spread, confidence interval of a difference, verdict, and number of seeds needed.
 
-A seed determines weights, data order and augmentation. Two networks with the same seed see the same batches but start
-with different weights. Their runs are treated as independent: they are never paired.
+A seed determines weights, data order and augmentation. Two networks with the same seed see the same batches and, where
+their kernels have the same shapes, may start with the same weights. How strongly their errors are correlated cannot be
+told from three to five seeds, so runs are never paired.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -155,7 +157,7 @@ def contrast(plus: Sequence[Sequence[float]], minus: Sequence[Sequence[float]]) 
 
 
 def seeds_needed(apart: float, deviation: float, power: float = 0.8) -> int | None:
-    """Return how many runs of each of two networks a t-test at 5 % needs to detect a difference.
+    """Return how many runs of each of two networks Welch's t-test at 5 % needs to detect a difference.
 
     Args:
         apart: the true difference of the means, in points; not 0.
@@ -173,10 +175,20 @@ def seeds_needed(apart: float, deviation: float, power: float = 0.8) -> int | No
     """
     if not (math.isfinite(apart) and apart and deviation > 0):
         raise InputError(f"no number of seeds detects a difference of {apart} at a standard deviation of {deviation}")
-    from scipy.stats import nct, t
+    counts = range(2, MOST_SEEDS + 1)
+    place = bisect.bisect_left(counts, power, key=lambda runs: _power(abs(apart) / deviation, runs))
+    return counts[place] if place < len(counts) else None
 
-    for runs in range(2, MOST_SEEDS + 1):
-        freedom, shift = 2 * runs - 2, abs(apart) / (deviation * math.sqrt(2 / runs))
-        if nct.sf(t.ppf((1 + LEVEL) / 2, freedom), freedom, shift) >= power:
-            return runs
-    return None
+
+def _power(effect: float, runs: int) -> float:
+    """Return the probability that Welch's interval excludes 0, for a difference of `effect` standard deviations.
+
+    The first network's share u of the two sample variances follows a beta distribution and decides the degrees of
+    freedom of Welch and Satterthwaite; the sum of the variances is independent of it. The power is the mean over u.
+    """
+    import numpy as np
+    from scipy.stats import beta, nct, t
+
+    u = beta.ppf((np.arange(200) + 0.5) / 200, (runs - 1) / 2, (runs - 1) / 2)
+    freedom = (runs - 1) / (u**2 + (1 - u) ** 2)
+    return float(nct.sf(t.ppf((1 + LEVEL) / 2, freedom), 2 * runs - 2, effect / math.sqrt(2 / runs)).mean())

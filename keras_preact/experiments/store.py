@@ -306,6 +306,8 @@ def keep(run: RunFolder, results: Path) -> Path:
     if record.get("status") not in ENDED:
         remedy = f"finish it first with {as_command('train --resume', run.path)}" if is_training else "measure it again"
         raise InputError(f"{run.path} is not finished; {remedy}")
+    if results.resolve() in run.path.resolve().parents:
+        return run.path
     parent = Path("runs", table_of(Run(run, record).config)) if is_training else Path("profiles")
     copy = RunFolder(results / parent / Path(os.path.abspath(run.path)).name)  # "." and ".." have none
     if copy.record_path.exists():

@@ -51,17 +51,17 @@ class Progress:
     Attributes:
         finished: number of finished runs.
         runs: number of all runs.
-        running: completed and total steps of the current runs, by row and seed.
+        running: the current runs, each with its row and seed, and its completed and total steps.
         seconds_left: estimated time for the rest; `None` until a speed is known, 0 at the end.
     """
 
     finished: int
     runs: int
-    running: dict[str, tuple[int, int]]
+    running: Sequence[tuple[str, int, int]]
     seconds_left: float | None
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{name} {step:,}/{steps:,}" for name, (step, steps) in self.running.items())
+        shown = ", ".join(f"{name} {step:,}/{steps:,}" for name, step, steps in self.running)
         left = f"; about {duration(self.seconds_left)} left" if self.seconds_left else ""
         return f"{self.finished} of {self.runs} runs finished" + (f"; training {shown}" if shown else "") + left
 
@@ -129,9 +129,13 @@ class _WorkerPool:
         self.restarts = [0] * workers
 
     def __enter__(self) -> _WorkerPool:
-        for _ in self.restarts:
-            self.outputs.append(tempfile.TemporaryFile())
-            self.processes.append(self._start(self.outputs[-1]))
+        try:
+            for _ in self.restarts:
+                self.outputs.append(tempfile.TemporaryFile())
+                self.processes.append(self._start(self.outputs[-1]))
+        except BaseException:  # `with` calls `__exit__` only after this method has returned
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -185,10 +189,10 @@ class _WorkerPool:
 def _progress(jobs: Sequence[Job], workers: int) -> Progress:
     """Read the progress from the run folders."""
     records = [job.record() for job in jobs]
-    running = {
-        f"{job.row.name} (seed {job.config.seed})": (int(record.get("step", 0)), job.config.recipe.steps)
+    running = [
+        (f"{job.row.name} (seed {job.config.seed})", int(record.get("step", 0)), job.config.recipe.steps)
         for job, record in zip(jobs, records, strict=True)
         if record.get("status") == "running"
-    }
+    ]
     finished = sum(record.get("status") in ENDED for record in records)
     return Progress(finished, len(jobs), running, seconds_left(jobs, workers))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_preact.errors import missing_package
+from keras_preact.files import written_aside
 from keras_preact.paper import in_words
 
 try:
@@ -36,7 +37,8 @@ def draw(figure: Figure, path: str | Path) -> Path:
     with matplotlib.rc_context({"svg.hashsalt": "keras_preact", "svg.fonttype": "path"}):
         metadata: dict[str, Any] = {"Description": alt_text(figure)}
         metadata |= {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-        figure.savefig(path, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
+        with written_aside(path) as aside:
+            figure.savefig(aside, format=kind, metadata=metadata, facecolor=figure.get_facecolor())
     return path
 
 

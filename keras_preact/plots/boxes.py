@@ -26,6 +26,8 @@ BOX_HEIGHT, GAP, PLUS = 0.28, 0.17, 0.09
 """Height of a box with one line, length of an arrow between two boxes, and radius of a plus."""
 PAD = 0.08
 """Space between the boxes of h, F or f and the edge of the area that marks them."""
+CORNER = 0.07
+"""Radius of the round corners of arrows."""
 WRAP = 20
 """Longest line in a box, in characters."""
 
@@ -162,11 +164,11 @@ def arrow(axes: Any, points: Sequence[tuple[float, float]], **options: Any) -> N
     axes.add_patch(FancyArrowPatch(path=path, joinstyle="miter", capstyle="butt", gid="arrow", **{**style, **options}))
 
 
-def _towards(start: tuple[float, float], end: tuple[float, float], radius: float = 0.07) -> tuple[float, float]:
-    """Return the point near `start` on the way to `end`."""
+def _towards(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
+    """Return the point near `start` on the way to `end`, where a round corner begins."""
     (x, y), (x2, y2) = start, end
     length = max(abs(x2 - x), abs(y2 - y), 1e-9)
-    step = min(radius, length / 2) / length
+    step = min(CORNER, length / 2) / length
     return x + step * (x2 - x), y + step * (y2 - y)
 
 

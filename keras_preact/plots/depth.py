@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -69,7 +70,7 @@ def screening_figure(
     Args:
         errors: test errors (%) by order, depth and learning rate.
         works_below: a learning rate fails from this error (%) on.
-        warmed_up: test errors (%) of the first order with the paper's warm-up, by depth.
+        warmed_up: test errors (%) of the original order with the paper's warm-up, by depth.
         rates: all learning rates of the screening, including those that were not run. Default: those in `errors`.
 
     Example:
@@ -97,12 +98,12 @@ def screening_figure(
     labels = [f"{rate:g}" for rate in rates] + ["0.1, warm-up"] * bool(warmed_up)
     for number, (axes, (order, cells)) in enumerate(zip(panels, errors.items(), strict=True)):
         rows = [{depth: cells[depth, rate] for depth in depths if (depth, rate) in cells} for rate in rates]
-        rows += [dict(warmed_up) if number == 0 else {}] if warmed_up else []
+        rows += [dict(warmed_up) if order == "original" else {}] if warmed_up else []
         image = _draw_map(axes, rows, depths, works_below)
         axes.set_title(in_words(order), fontsize=10)
         axes.set_yticks(range(len(labels)), labels if number == 0 else [])
         axes.set_xlabel("depth (layers)")
-        if number and warmed_up:
+        if order != "original" and warmed_up:
             axes.text(
                 0.5, len(rates), "not run", ha="center", va="center", fontsize=8, transform=axes.get_yaxis_transform()
             )
@@ -221,12 +222,15 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
     alt = f"Values at the smallest and the largest depth. {'; '.join(ends_in_words)}."
     figure = new_figure(alt, 3.4 * max(len(moments), 1), 0.6 + 2.5 * max(len(found), 1))
     grid = figure.subplots(max(len(found), 1), max(len(moments), 1), squeeze=False, sharex=True, sharey="row")
+    # An order has the same color in all panels, although diverged runs have no value at the end.
+    panels_of = [orders for by_moment in found.values() for orders in by_moment.values()]
+    numbers = {order: number for number, order in enumerate(dict.fromkeys(itertools.chain(*panels_of)))}
     for row, (panels, (quantity, by_moment)) in enumerate(zip(grid, found.items(), strict=False)):
         for axes, (moment, orders) in zip(panels, by_moment.items(), strict=True):
-            for number, (order, points) in enumerate(orders.items()):
+            for order, points in orders.items():
                 depths = sorted(points)
                 values = [points[depth] for depth in depths]
-                axes.plot(depths, values, label=in_words(order), linewidth=1.4, markersize=4, **look(number))
+                axes.plot(depths, values, label=in_words(order), linewidth=1.4, markersize=4, **look(numbers[order]))
             if row == 0:
                 axes.set_title(moment, fontsize=10)
         values = [value for orders in by_moment.values() for points in orders.values() for value in points.values()]
@@ -236,7 +240,7 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
             panels[0].set_ylim(-0.05, 1)  # a share that is 0 everywhere: Matplotlib would zoom in on nothing
         panels[0].set_ylabel(quantity.replace(", ", ",\n"), fontsize=9)
     _depth_axes(grid, found)
-    _legend_below(figure, grid[0, 0], 4)
+    _legend_below(figure, max(grid.flat, key=lambda axes: len(axes.get_lines())), 4)
     return figure
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
-from keras_preact.files import PARTIAL, write_atomically, writing
+from keras_preact.files import PARTIAL, write_atomically
 from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
 from keras_preact.training.config import RunConfig
@@ -164,8 +164,7 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
             continue
         with open(run.metrics_path, newline="", encoding="utf-8") as lines:
             writer.writerows([name, *row] for row in list(csv.reader(lines))[1:])
-    with writing(folder.metrics_path):
-        write_atomically(folder.metrics_path, table.getvalue())
+    write_atomically(folder.metrics_path, table.getvalue())
     records = {name: run.record() for name, run in runs.items()}
     unit = next(iter(runs.values())).unit()
     curves = {name: rows for name, run in runs.items() if (rows := run.metrics())}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import keras
 
 from keras_preact.data import as_input_errors, feed
-from keras_preact.data.sequences import SEQUENCES, SequenceDataset
+from keras_preact.data.load import is_bundled
+from keras_preact.data.sequences import SequenceDataset
 from keras_preact.data.splits import ARRAYS, check_image_size
 from keras_preact.errors import InputError, MissingPackage, shown
 from keras_preact.models import load_model, resized
@@ -31,7 +35,7 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
     config = RunConfig.from_dict(record["config"])
     if record["data"].get("source") == ARRAYS:
         raise InputError(f"{folder.path} was trained on arrays; pass them again in Python, with dataset=")
-    if data_dir is not None and (config.dataset == "bundled" or config.dataset in SEQUENCES):
+    if data_dir is not None and is_bundled(config.dataset):
         raise InputError(
             f"the data of {folder.path} ({config.dataset}) come with the package; leave out data_dir (--data-dir)"
         )
@@ -59,9 +63,31 @@ def check_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:
     return dataset
 
 
-def _check_meaning(dataset: Dataset, folder: RunFolder) -> None:
-    """Check that labels and tokens mean what they meant in training, as far as the run recorded it."""
-    recorded = folder.training("data")["data"]
+def _check_fits(dataset: Dataset, model: keras.Model, recorded: dict[str, Any]) -> None:
+    """Raise InputError if a model cannot be tested on this data set; `recorded` describes the data of its run."""
+    expected, outputs = tuple(model.input_shape[1:]), tuple(model.output_shape[1:])
+    (shape, _), (targets, _) = dataset.train.signature
+    if shape != expected:
+        raise InputError(
+            f"the {dataset.kind} of {dataset.name} have shape {shape}; use data of the run's shape, {expected}"
+        )
+    if dataset.task != (trained_for := recorded.get("task", dataset.task)):
+        raise InputError(f"{dataset.name} is for {dataset.task}, but the run's network was trained for {trained_for}")
+    if dataset.task == "forecast" and tuple(targets) != outputs:
+        raise InputError(
+            f"the targets of {dataset.name} have shape {tuple(targets)}; use data of the run's horizon and targets, "
+            f"{outputs}"
+        )
+    if dataset.task == "classification" and dataset.classes > outputs[-1]:
+        raise InputError(
+            f"{dataset.name} has {dataset.classes} classes, but the run's network has {outputs[-1]}; use data with at "
+            f"most {outputs[-1]}"
+        )
+    _check_meaning(dataset, recorded)
+
+
+def _check_meaning(dataset: Dataset, recorded: dict[str, Any]) -> None:
+    """Raise InputError if labels or tokens mean something else than in training, as far as the run recorded it."""
     trained, names = recorded.get("class_names") or [], list(dataset.class_names)
     are_numbers = [str(number) for number in range(len(names))] == names or (trained and trained[0] == "0")
     if trained and names != trained[: len(names)] and not are_numbers:
@@ -103,36 +129,19 @@ def evaluate(
     """
     folder = RunFolder.open(path)
     file = folder.trained_model()
-    config = RunConfig.from_dict(folder.training()["config"])
+    record = folder.training("data")
     dataset = data_of(folder, data_dir) if dataset is None else check_dataset(dataset)
     model = load_model(file, compile=False)
-    expected, classes = tuple(model.input_shape[1:]), model.output_shape[-1]
-    if (shape := dataset.train.signature[0][0]) != expected:
-        raise InputError(
-            f"the {dataset.kind} of {dataset.name} have shape {shape}; use data of the run's shape, {expected}"
-        )
-    recorded = folder.training()["data"].get("task", dataset.task)
-    if dataset.task != recorded:
-        raise InputError(f"{dataset.name} is for {dataset.task}, but the run's network was trained for {recorded}")
-    targets, outputs = tuple(dataset.train.signature[1][0]), tuple(model.output_shape[1:])
-    if dataset.task == "forecast" and targets != outputs:
-        raise InputError(
-            f"the targets of {dataset.name} have shape {targets}; use data of the run's horizon and targets, {outputs}"
-        )
-    if dataset.task == "classification" and dataset.classes > classes:
-        raise InputError(
-            f"{dataset.name} has {dataset.classes} classes, but the run's network has {classes}; use data with at most "
-            f"{classes}"
-        )
-    _check_meaning(dataset, folder)
+    _check_fits(dataset, model, record["data"])
     test = dataset.test
     if image_size is not None or short_side is not None:
-        size = expected[0] if image_size is None else check_image_size(image_size)
+        size = model.input_shape[1] if image_size is None else check_image_size(image_size)
         test = test.at(size, short_side)
         model = resized(model, size)
     task = TASKS[dataset.task]
-    model.compile(loss=config.recipe.loss(task), metrics=[task.metric()], jit_compile=compiles_with_xla())
+    loss = RunConfig.from_dict(record["config"]).recipe.loss(task)
+    model.compile(loss=loss, metrics=[task.metric()], jit_compile=compiles_with_xla())
     batches = test.test_batches(TEST_BATCH)
     with as_input_errors(batches):
-        loss, metric = model.evaluate(feed(batches), verbose=0)
-    return {"test_loss": float(loss), "test_error": task.error(float(metric))}
+        test_loss, metric = model.evaluate(feed(batches), verbose=0)
+    return {"test_loss": float(test_loss), "test_error": task.error(float(metric))}

@@ -8,16 +8,18 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import filelock
 
 from keras_preact.errors import InputError, WriteError, as_command, is_installed
 from keras_preact.files import PARTIAL, checksum, write_atomically, writing
 from keras_preact.training.checkpoints import newest_notes
+
+T = TypeVar("T")
 
 METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_loss", "test_error", "seconds")
 """Columns of metrics.csv. Errors are in percent; those of a forecast are in the data's unit. train_loss and train_error
@@ -286,8 +288,9 @@ class RunFolder:
         Raises:
             InputError: the file is missing or damaged.
         """
-        summary = self.record().get("metrics", {}) if self.exists() else {}
-        if not summary and not self.metrics_path.exists():
+        record = self.record() if self.exists() else {}
+        summary = record.get("metrics", {})
+        if not summary and not self.metrics_path.exists() and record.get("status") != "finished":
             return []
         try:
             # Rows beyond the recorded number belong to an epoch without a checkpoint.
@@ -371,6 +374,16 @@ def next_free_folder(parent: Path, name: str) -> Path:
     'no-such-folder/demo-001'
     """
     return next(path for k in range(1, 10**6) if not (path := Path(parent) / f"{name}-{k:03d}").exists())
+
+
+def in_free_folder(out: Path | None, parent: Path, name: str, train: Callable[[Path], T]) -> T:
+    """Call `train` with `out` or, without it, with the next free folder, which another process may take first."""
+    while True:
+        try:
+            return train(out or next_free_folder(parent, name))
+        except RunLocked:
+            if out is not None:
+                raise
 
 
 def _current_path(path: Path, descriptor: int) -> Path:

@@ -167,6 +167,11 @@ def test_a_link_to_nowhere_is_named(folder):
     assert data.skipped == ("train/cats/link.png",) and data.fingerprint()
 
 
+def test_a_subfolder_named_like_an_image_is_none(folder):
+    (folder / "train" / "cats" / "raw.png").mkdir()
+    assert len(from_folder(folder).train) == 6 and from_folder(folder).fingerprint()
+
+
 def test_hidden_subfolders_have_no_images(folder):
     for name, count in ((".ipynb_checkpoints", 6), ("visible", 7)):
         (folder / "train" / "cats" / name).mkdir()

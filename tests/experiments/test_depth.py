@@ -192,6 +192,14 @@ def test_a_smaller_gap_when_tuned_is_judged_by_its_interval(store, tuned, verdic
     )
 
 
+def test_a_smaller_gap_is_undecided_while_a_depth_has_no_interval(store):
+    around = [34.9, 35.0, 35.1]
+    rows = {"original-218-0.01": around, "original-218-0.03": [80.0], "full_preactivation-110-0.3": [29.0]}
+    rows |= {"original-110-0.01": [80.0], "original-110-0.03": [80.0]}
+    finding = depth.findings(store("depth", {**confirmation({110: 6.0, 218: 12.0}, 0.1), **rows}))[6]
+    assert "110 layers" in finding.found and finding.verdict == "undecided"
+
+
 def test_a_larger_gap_when_tuned_is_said(store):
     """The better learning rate of full pre-activation can be the larger gain."""
     rows = {"full_preactivation-110-0.3": [30.0, 30.1, 29.9], "original-110-0.01": [80.0], "original-110-0.03": [80.0]}

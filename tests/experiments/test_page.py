@@ -2,14 +2,17 @@
 
 import dataclasses
 import json
+import os
 import re
 import shutil
 import statistics
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from keras_preact import InputError
 from keras_preact.analysis import inspect_model, write_inspection
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, cells, lines, write_results
 from keras_preact.experiments.depth import confirmed, counted, screened, share_of_tuning, tuning
@@ -86,6 +89,28 @@ def test_the_screening_and_its_explanation_are_shown(tmp_path, made_up_run):
     words = "Values at the smallest and the largest depth. direct term left, Eq. (5), before the first step, original: "
     assert words + "0.5 at 218 layers; direct" in page
     assert "budget demo" not in page.split("## Every run")[0]  # no table of a hundred rows
+
+
+def test_the_warm_up_is_shown_with_the_original_order_and_named_where_it_was_run(tmp_path, made_up_run):
+    run_of(made_up_run, tmp_path, "screening", "full_preactivation-20-0.1", 0, 60.0, "demo")
+    words = "In the row with warm-up, the original order trains at 0.01"
+    assert words not in write_results(tmp_path).read_text()
+    run_of(made_up_run, tmp_path, "screening", "original-20-warmup", 0, 50.0, "demo")
+    page = write_results(tmp_path).read_text()
+    assert words in page and "that works: original: 20 layers not all run; full pre-activation" in page
+
+
+def test_a_damaged_measurement_is_named(tmp_path, made_up_run):
+    folder = run_of(made_up_run, tmp_path, "screening", "original-20-0.1", 0, 60.0, "demo")
+    (folder / PROPAGATION).write_text('[{"step": 0, "stage')
+    with pytest.raises(InputError, match=r"propagation.json cannot be read .*; restore it from a copy, or remove it"):
+        write_results(tmp_path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode")
+def test_a_run_folder_may_have_any_name(tmp_path, made_up_run):
+    made_up_run(tmp_path / os.fsdecode(b"l\xe4uf"), RunConfig(), 60.0)
+    assert "(l%E4uf/run.json)" in write_results(tmp_path).read_text()
 
 
 def test_what_tuning_does_is_a_table(tmp_path, made_up_run):

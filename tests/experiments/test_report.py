@@ -105,7 +105,7 @@ def test_diverged_runs_count_as_chance_in_every_mean_and_are_named():
     assert [cells(each, budget)[9] for each in (lost, several, line((math.inf, 7.0)))] == [
         "diverged",
         "1.50",
-        "diverged",
+        "1.50",
     ]
 
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 
 from keras_preact import InputError
 from keras_preact.experiments import Difference, difference
@@ -97,6 +98,13 @@ def test_the_seeds_asked_for_are_enough_and_one_fewer_are_not(monkeypatch):
 
     runs = seeds_needed(0.3, deviation=0.2)
     assert power(runs) > 0.78 and power(runs - 1) < 0.81
+    # With few runs, Welch's interval is wider than that of a t-test that assumes equal variances.
+    few = scipy.stats.norm.rvs(size=(2, 4, 20_000), random_state=0)
+    few[1] += 11.8 / 3.5
+    for count, enough in ((3, False), (4, True)):
+        found = scipy.stats.ttest_ind(few[0, :count], few[1, :count], equal_var=False)
+        assert (np.mean(found.pvalue < 0.05) >= 0.8) == enough
+    assert seeds_needed(11.8, deviation=3.5) == 4
     assert seeds_needed(-0.3, deviation=0.2) == runs
     assert seeds_needed(5.0, deviation=0.1) == 2  # the fewest that have a deviation
     monkeypatch.setattr("keras_preact.experiments.statistics.MOST_SEEDS", 100)

@@ -314,6 +314,12 @@ def test_a_run_is_stored_once_and_not_over_another_of_its_name(tmp_path, made_up
     assert (stored / "run.json").read_bytes() == before
 
 
+def test_a_run_that_lies_in_the_results_stays_where_it_is(tmp_path, made_up_run):
+    made_up_run(tmp_path / "results" / "mine", RunConfig(), 50.0)
+    assert keep(RunFolder.open(tmp_path / "results" / "mine"), tmp_path / "results") == tmp_path / "results" / "mine"
+    assert [path.name for path in (tmp_path / "results").iterdir()] == ["mine"]
+
+
 def test_a_run_that_cannot_be_stored_names_the_file_that_could_not_be_written(tmp_path, made_up_run, monkeypatch):
     def full(source, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))  # as `shutil` does on some systems

@@ -1,6 +1,7 @@
 """Several processes share a table: progress, restarts of what was killed, one sentence for what is wrong, Ctrl-C."""
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -68,7 +69,7 @@ def test_workers_share_the_runs_and_say_how_far_they_are(jobs):
 
 
 def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
-    progress = Progress(1, 3, {"original-110 (seed 0)": (31, 62)}, 5400.0)
+    progress = Progress(1, 3, [("original-110 (seed 0)", 31, 62)], 5400.0)
     assert str(progress) == "1 of 3 runs finished; training original-110 (seed 0) 31/62; about 1 h 30 min left"
     from keras_preact.experiments.workers import _progress
 
@@ -79,7 +80,7 @@ def test_the_time_left_counts_each_network_at_its_own_speed(jobs):
     found = _progress(jobs, workers=2)
     # 31 steps at 30/31 s and 62 at the speed of both runs together, at the same time.
     assert found.seconds_left == pytest.approx(30)
-    assert found.running == {"full_preactivation-110 (seed 0)": (31, 62)} and found.finished == 1
+    assert found.running == [("full_preactivation-110 (seed 0)", 31, 62)] and found.finished == 1
     assert seconds_left(jobs) == pytest.approx(30 + 62 * (10 + 30) / (62 + 31))  # one run after the other
 
 
@@ -235,6 +236,21 @@ def test_ctrl_c_stops_the_commands_workers_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130, errors
     assert errors.startswith("keras-preact: stopped by SIGINT; ") and errors.count("\n") == 1
     assert not any(worker.is_running() for worker in started)
+
+
+def test_workers_stop_if_another_one_cannot_be_started(jobs, monkeypatch):
+    start, started = subprocess.Popen, []
+
+    def popen(*arguments, **options):
+        if started:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        started.append(start(*arguments, **options))
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(BlockingIOError):
+        run_in_workers(jobs, worker("works", jobs), 2)
+    assert started[0].poll() is not None
 
 
 def test_the_number_of_workers_is_bounded_by_what_is_missing():

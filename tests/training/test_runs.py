@@ -166,6 +166,16 @@ def test_metrics_without_a_checksum_are_read(tmp_path):
         folder.metrics()
 
 
+def test_metrics_that_a_finished_run_lacks_are_missed(tmp_path):
+    folder = with_metrics(tmp_path / "run")
+    folder.update_record(metrics=None)
+    folder.metrics_path.unlink()
+    assert folder.metrics() == []  # stopped in its first epoch
+    folder.update_record(status="finished")
+    with pytest.raises(InputError, match=r"metrics\.csv cannot be read"):
+        folder.metrics()
+
+
 @SOME_OR_MANY
 def test_damaged_metrics_are_refused_or_equal(times, tmp_path):
     folder = with_metrics(tmp_path / "run")
