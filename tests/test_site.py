@@ -68,10 +68,12 @@ def built_cells(site, path):
     return json.loads((site / "_sources" / path).read_text(encoding="utf-8"))["cells"]
 
 
+@pytest.mark.thorough
 def test_the_build_has_no_warnings(site):
     assert site.with_name("warnings.txt").read_text() == ""
 
 
+@pytest.mark.thorough
 def test_every_notebook_and_guide_has_a_page_in_the_navigation(pages):
     contents = pages["docs/index.html"]
     for path in (*NOTEBOOKS, *GUIDES):
@@ -81,6 +83,7 @@ def test_every_notebook_and_guide_has_a_page_in_the_navigation(pages):
             assert f'href="{os.path.relpath(page, "docs")}"' in contents
 
 
+@pytest.mark.thorough
 def test_links_and_their_anchors_exist(site, pages):
     anchors = {name: set(re.findall(r'<[^>]+ id="([^"]+)"', text)) for name, text in pages.items()}
     broken = []
@@ -95,6 +98,7 @@ def test_links_and_their_anchors_exist(site, pages):
     assert not broken
 
 
+@pytest.mark.thorough
 def test_nothing_is_loaded_from_elsewhere(site, pages):
     for name, text in pages.items():
         loaded = re.findall(r'<(?:script|img|iframe|source|video)[^>]* src="([^"]+)"', text)
@@ -105,6 +109,7 @@ def test_nothing_is_loaded_from_elsewhere(site, pages):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", path.read_text(encoding="utf-8")), path
 
 
+@pytest.mark.thorough
 def test_formulas_are_mathml(site, pages):
     for path in NOTEBOOKS:
         cells = built_cells(site, path)
@@ -115,6 +120,7 @@ def test_formulas_are_mathml(site, pages):
         assert "<merror" not in text and not re.search(r"\\(?:mathcal|frac|sum|lambda)|\$\$", CODE.sub("", text)), name
 
 
+@pytest.mark.thorough
 def test_every_figure_has_alternative_text(site, pages):
     for name, text in pages.items():
         images = re.findall(r"<img [^>]*>", text)
@@ -130,6 +136,7 @@ def test_every_figure_has_alternative_text(site, pages):
         assert not [figure for figure in figures if html.unescape(figure) not in page], path
 
 
+@pytest.mark.thorough
 def test_the_reference_has_every_public_name(pages):
     packages = {path.parent.name for path in Path(keras_preact.__file__).parent.glob("*/__init__.py")} - {"cli"}
     assert len(packages) > 5
@@ -145,17 +152,20 @@ def test_the_reference_has_every_public_name(pages):
             assert f'id="keras_preact.layers.{name}"' in pages["docs/api/layers.html"] and name in page
 
 
+@pytest.mark.thorough
 def test_the_reference_says_nothing_of_where_it_was_made(pages):
     for name, text in pages.items():
         assert str(ROOT) not in text and str(Path.home()) + "/" not in text and " object at 0x" not in text, name
 
 
+@pytest.mark.thorough
 def test_names_in_code_font_link_to_the_reference(pages):
     linked = re.compile(r'href="(?:\.\./docs/)?api/[a-z]+\.html#keras_preact\.[\w.]+"[^>]*><code')
     assert len(linked.findall(pages["docs/networks.html"])) > 3
     assert sum(bool(linked.search(pages[path.with_suffix(".html").as_posix()])) for path in NOTEBOOKS) > 3
 
 
+@pytest.mark.thorough
 def test_pages_have_dark_mode_search_copy_buttons_neighbors_and_launch_buttons(site, pages):
     for path in (*NOTEBOOKS, *GUIDES):
         text = pages[path.with_suffix(".html").as_posix()]
@@ -170,6 +180,7 @@ def test_pages_have_dark_mode_search_copy_buttons_neighbors_and_launch_buttons(s
     assert all(path.with_suffix("").as_posix() in index for path in (*NOTEBOOKS, *GUIDES))
 
 
+@pytest.mark.thorough
 def test_translated_pages_say_their_language(pages):
     for name, text in pages.items():
         assert (f'<html lang="{"zh-CN" if name.startswith("notebooks/zh/") else "en"}"') in text, name
@@ -231,6 +242,7 @@ def test_the_text_of_a_figure():
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.thorough
 def test_a_browser_shows_images_and_formulas_on_a_narrow_page(site, name, tmp_path):
     if BROWSER is None:
         pytest.skip("no Chromium here")

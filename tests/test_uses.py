@@ -695,7 +695,7 @@ def other_settings(tmp_path):
 # ---- the tests and the page ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(34)
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize(("on", "act"), [pytest.param(on, act, id=act.__name__) for _, _, on, act in USES])
 def test_a_way_to_use_it(on, act, tmp_path):
     if BACKEND not in on:

@@ -53,6 +53,7 @@ def test_outputs_are_keras_own(tmp_path, network, suffix):
     assert np.abs(theirs - ours).max() < tolerance * np.abs(ours).max()
 
 
+@pytest.mark.thorough
 def test_int8_has_a_quarter_of_the_size_and_nearly_the_error(tmp_path):
     for package in FORMATS[".tflite"].packages:
         pytest.importorskip(package)

@@ -823,6 +823,7 @@ def test_units_of_layers_with_default_names(make, rolled, images):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("where", ["attached", "argument", "both"])
 @pytest.mark.parametrize(("rolled", "remat", "repeats"), [
     (True, "none", N), (True, "none", 1), (True, "unit", N), (True, "segment", N),

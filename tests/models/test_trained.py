@@ -76,6 +76,7 @@ def test_statistics_are_the_means_over_the_batches(rolled):
     assert all(np.array_equal(a, array(b)) for a, b in zip(before, network.trainable_variables, strict=True))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("rolled", [False, True])
 @pytest.mark.parametrize("before", [0.5, np.nan, np.inf])
 def test_statistics_do_not_depend_on_what_they_were(before, rolled):

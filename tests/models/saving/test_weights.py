@@ -117,6 +117,7 @@ def block_rates(model):
     return [rate for rate in rates if rate]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("suffix", ENDINGS)
 def test_a_network_keeps_its_rates_of_drop_path_and_needs_none_in_the_file(suffix, tmp_path):
     def make(rate, form):
