@@ -43,6 +43,18 @@ def own_state(layer: keras.layers.Layer) -> list[keras.Variable]:
     return list(layer._non_trainable_variables)
 
 
+def move_variables(layer: keras.layers.Layer, above: str) -> None:
+    """Move the paths of the variables of a new layer below `above` and the layer's name.
+
+    Those that a layer, or a functional model in it, creates in its constructor have the same paths in every copy. On
+    PyTorch, Keras finds the parameters of a model by these paths.
+    """
+    for variable in layer.variables:
+        path = variable._path
+        below = path if path.startswith(f"{layer.name}/") else f"{layer.name}/{path}"
+        variable._path = f"{above}/{below}"
+
+
 def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
     """Return the layer's own seed generators."""
     return list(layer._seed_generators)

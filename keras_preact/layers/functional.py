@@ -10,7 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, trace
+from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, seed_generators, trace
 from keras_preact.layers.composite import build_inner
 from keras_preact.layers.variables import state_indices
 
@@ -123,7 +123,12 @@ def assigned_in_call(
     step = PureUnits([unit], variables, [], training, None, None)
     specs = [keras.KerasTensor(variable.shape, variable.dtype) for variable in variables]
     trace(step, keras.KerasTensor(x.shape, x.dtype), specs)
-    return step.assigned
+    if keras.backend.backend() != "torch":
+        return step.assigned
+    # PyTorch has no random generator for tensors without values, so Keras draws nothing in a trace.
+    seeds = {id(generator.state) for layer in [unit, *layers_inside(unit)] for generator in seed_generators(layer)}
+    drawn = {index for index, variable in enumerate(variables) if id(variable) in seeds}
+    return sorted(drawn.union(step.assigned))
 
 
 def _is_ordinary(layer: keras.layers.Layer) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_positive
-from keras_preact.keras_private import mask_of
+from keras_preact.keras_private import mask_of, move_variables
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.copies import check_copyable, clone, copy_frozen, refresh_normalizations, same_but_for_weights
 from keras_preact.layers.functional import Masks, build_unit, call_unit
@@ -120,6 +120,8 @@ class UnitStack(CompositeLayer):
         unit = self.new_unit(**{**varied, "name": name, "dtype": dtype})
         if not unit.trainable:
             unit.trainable = True  # the stack's own `trainable` freezes it as a whole
+        if k is not None:
+            move_variables(unit, self.name)
         return unit
 
     # ---- weights ----------------------------------------------------------------------------------------------

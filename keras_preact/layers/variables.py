@@ -44,7 +44,8 @@ class Renumbering:
         """For each default name: the name without its number."""
         for part in layers_inside(unit):
             kind = re.sub(r"_\d+$", "", part.name)
-            if kind.replace("_", "") == type(part).__name__.replace("_", "").lower():
+            own_name = re.sub(r"^(forward|backward)_", "", kind)  # as `Bidirectional` names its layers
+            if own_name.replace("_", "") == type(part).__name__.replace("_", "").lower():
                 self.kinds[part.name] = kind
         self.names: dict[str, dict[str, str]] = {}
         """For each path and kind: the new name of each default name."""
@@ -53,7 +54,7 @@ class Renumbering:
         *layers, variable = path.split("/")
         below = ""
         for name in layers:
-            kind = "seed_generator" if re.fullmatch(r"seed_generator_\d+", name) else self.kinds.get(name)
+            kind = "seed_generator" if re.fullmatch(r"seed_generator(_\d+)?", name) else self.kinds.get(name)
             if kind is not None:
                 names = self.names.setdefault(f"{below}{kind}", {})
                 name = names.setdefault(name, f"{kind}_{len(names)}" if names else kind)
@@ -66,6 +67,9 @@ def _path_below(unit: keras.layers.Layer, variable: keras.Variable) -> str:
     path = unit.path or unit.name  # Keras sets the path when it builds the layer
     prefixes = (path, unit.name, path.rpartition("/")[0])
     prefix = next((prefix for prefix in prefixes if variable.path.startswith(f"{prefix}/")), "")
+    if not prefix:  # one in a stack's unit that is a functional model, which has no path of its own
+        _, is_below, rest = f"/{variable.path}".partition(f"/{unit.name}/")
+        return rest if is_below else str(variable.path)
     return str(variable.path).removeprefix(f"{prefix}/")
 
 

@@ -906,6 +906,76 @@ def test_names_do_not_depend_on_earlier_layers(images):
     assert names[0] == names[1]
 
 
+def functional_unit():
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, inputs + keras.layers.Dense(8, activation="tanh")(inputs))
+
+
+@pytest.mark.parametrize("remat", [False, True])
+def test_units_that_are_functional_models_have_paths_and_gradients_of_their_own(remat):
+    """On PyTorch, Keras resets the gradients of those parameters that it finds by their paths."""
+    inputs = keras.Input((8,))
+    rolled, unrolled = (UnitStack(functional_unit(), 3, rolled=form, remat=remat) for form in (True, False))
+    models = [keras.Model(inputs, stack(inputs)) for stack in (rolled, unrolled)]
+    models.append(unroll(models[0]))
+    for k in range(3):
+        unrolled.set_unit_weights(k, rolled.unit_weights(k))
+    x, losses = np.random.default_rng(0).normal(size=(16, 8)).astype("float32"), []
+    for model in models:
+        assert len({variable.path for variable in model.variables}) == len(model.variables)
+        model.compile(keras.optimizers.SGD(0.5), "mse")
+        losses.append([float(model.train_on_batch(x, np.sin(3 * x))) for _ in range(4)])
+    np.testing.assert_allclose(losses[1:], [losses[0]] * 2, rtol=1e-4)
+
+
+def test_weights_made_in_a_constructor_have_paths_of_their_own():
+    inputs = keras.Input((8,))
+    y = UnitStack(Shifted(), 2, rolled=False)(UnitStack(Shifted(), 2, rolled=False)(inputs))
+    model = keras.Model(inputs, y)
+    assert len({variable.path for variable in model.variables}) == 4
+    assert list(named_variables(model.layers[1].units[0])) == ["shift"]
+
+
+class Shifted(keras.layers.Layer):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.shift = self.add_weight(shape=(8,), initializer="ones", name="shift")
+
+    def call(self, x):
+        return x + self.shift
+
+
+class Dropping(keras.layers.Layer):
+    """A custom layer with a seeded layer of Keras inside."""
+
+    def build(self, input_shape):
+        self.drop = keras.layers.Dropout(0.5, seed=3)
+        self.drop.build(input_shape)
+        self.built = True
+
+    def call(self, x, training=None):
+        return self.drop(x, training=training)
+
+
+@pytest.mark.parametrize("options", [{"rolled": True}, {"rolled": False, "remat": True}], ids=["rolled", "remat"])
+@pytest.mark.parametrize("unit", [Dropping, lambda: keras.Sequential([keras.layers.Dropout(0.5, seed=3)])])
+def test_every_step_draws_new_numbers(unit, options):
+    stack, x = UnitStack(unit(), 3, **options), np.ones((4, 16), "float32")
+    assert len({array(stack(x, training=True)).tobytes() for _ in range(4)}) == 4
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_seed_generator_of_a_process_has_no_number(first):
+    keras.backend.clear_session()
+    if not first:
+        keras.random.SeedGenerator(1)
+    unit = EncoderBlock(2, dropout=0.1, drop_path=0.1)
+    unit.build((None, 4, 8))
+    other = EncoderBlock(2, dropout=0.1, drop_path=0.1)
+    other.build((None, 4, 8))
+    assert list(named_variables(unit)) == list(named_variables(other))
+
+
 class TestErrors:
     def test_not_a_layer(self):
         with pytest.raises(InputError, match="must be a Keras layer"):

@@ -197,6 +197,17 @@ def test_default_names_of_layers_may_have_other_numbers(suffix, tmp_path):
         np.testing.assert_allclose(array(other(x)), array(model(x)), rtol=1e-5)
 
 
+@pytest.mark.parametrize("suffix", [".weights.h5", ".safetensors"])
+def test_the_layers_of_a_bidirectional_layer_are_renumbered_too(suffix, tmp_path):
+    def network(rolled):
+        both = keras.layers.Bidirectional(keras.layers.LSTM(2, return_sequences=True))
+        return keras.Sequential([keras.Input((3, 4)), both, UnitStack(keras.layers.Dense(4), 2, rolled=rolled)])
+
+    x, (saved, loaded) = np.ones((1, 3, 4), "float32"), (network(form) for form in (True, False))
+    load_weights(loaded, write_weights(saved, tmp_path / f"saved{suffix}"))
+    np.testing.assert_allclose(array(loaded(x)), array(saved(x)), rtol=1e-5)
+
+
 def test_default_names_of_another_network_are_not_renumbered(tmp_path):
     def network(count):
         return keras.Sequential([keras.Input((4,)), *(keras.layers.Dense(4) for _ in range(count))])
