@@ -53,6 +53,11 @@ def test_seeds_are_no_weights(path):
     network = keras.Model(images, keras.layers.Dense(2)(keras.layers.Dropout(0.5)(images)))
     save_safetensors(network, path)
     load_safetensors(network, path)
+    steps = keras.Input((3, 8, 8, 3))
+    stack = UnitStack(ResidualUnit(3, drop_path=0.1), 2, rolled=True)
+    network = keras.Model(steps, keras.layers.TimeDistributed(stack)(steps))
+    save_safetensors(network, path)
+    assert not any("seed" in name for name in load_file(path))
 
 
 @pytest.mark.parametrize(
