@@ -129,7 +129,7 @@ def nested(tmp_path):
     assert fit(compiled(keras.Model(inputs, keras.layers.Dense(3)(backbone(inputs)))))["loss"]
 
 
-@use("Building", "two networks side by side in one model")
+@use("Building", "two networks side by side in one model (on PyTorch, see the FAQ)", on=("tensorflow", "jax"))
 def two_networks(tmp_path):
     inputs = keras.Input((8, 8, 3))
     parts = [network(name=name, include_top=False, pooling="avg")(inputs) for name in ("one", "other")]
