@@ -10,9 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, seed_generators, trace
+from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, trace
 from keras_preact.layers.composite import build_inner
-from keras_preact.layers.variables import state_indices
+from keras_preact.layers.variables import is_random_state, state_indices
 
 
 @dataclass(frozen=True)
@@ -126,8 +126,7 @@ def assigned_in_call(
     if keras.backend.backend() != "torch":
         return step.assigned
     # PyTorch has no random generator for tensors without values, so Keras draws nothing in a trace.
-    seeds = {id(generator.state) for layer in [unit, *layers_inside(unit)] for generator in seed_generators(layer)}
-    drawn = {index for index, variable in enumerate(variables) if id(variable) in seeds}
+    drawn = {index for index in state_indices(unit, variables) if is_random_state(variables[index].name)}
     return sorted(drawn.union(step.assigned))
 
 
