@@ -135,7 +135,7 @@ def last_learning_rate(optimizer: keras.optimizers.Optimizer) -> float:
     With a loss scale, the schedule counts only the steps whose gradients were finite: the others change no weights.
     """
     inner = getattr(optimizer, "inner_optimizer", optimizer)  # of a loss scale
-    schedule, step = inner._learning_rate, max(int(inner.iterations) - 1, 0)
+    schedule, step = inner._learning_rate, max(int(keras.ops.convert_to_numpy(inner.iterations)) - 1, 0)
     is_schedule = isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule)
     return float(keras.ops.convert_to_numpy(schedule(step) if is_schedule else inner.learning_rate))
 

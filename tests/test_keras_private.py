@@ -1,6 +1,7 @@
 """Keras's private parts do what `keras_preact.keras_private` says; a release of Keras that changes one fails here."""
 
 import ast
+import contextlib
 import io
 import re
 from pathlib import Path
@@ -292,6 +293,28 @@ def test_an_optimizer_knows_its_variables_and_which_of_them_decay():
     named.exclude_from_weight_decay(var_names=["a", "b"])
     (pattern,) = keras_private.decay_exclusions(named)
     assert set(pattern.split("|")) == {"a", "b"}
+
+
+@pytest.mark.parametrize("copied", [False, True], ids=["one variable", "a copy on each device"])
+def test_the_last_learning_rate_is_that_of_the_last_step(copied):
+    scope = contextlib.nullcontext()
+    if copied:
+        pytest.importorskip("tensorflow")
+        if keras.backend.backend() != "tensorflow":
+            pytest.skip("only TensorFlow keeps a copy of each variable on each device")
+        import tensorflow as tf
+
+        scope = tf.distribute.MirroredStrategy(["CPU:0"]).scope()
+    with scope:
+        rate = keras.optimizers.schedules.PiecewiseConstantDecay([0, 1], [0.3, 0.2, 0.1])
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
+        optimizer.build([keras.Variable([1.0])])
+        found = [keras_private.last_learning_rate(optimizer)]
+        for _ in range(3):
+            optimizer.inner_optimizer.iterations.assign_add(1)
+            found.append(keras_private.last_learning_rate(optimizer))
+    assert np.allclose(found, [0.3, 0.3, 0.2, 0.1])
+    assert keras_private.last_learning_rate(keras.optimizers.SGD(0.5)) == 0.5
 
 
 def test_the_dtype_of_a_variable_is_that_of_its_value():
