@@ -28,10 +28,13 @@ from keras_preact.experiments.statistics import (
     seeds_needed,
 )
 from keras_preact.experiments.store import Run, Store
+from keras_preact.paper import TIE_BELOW
 from keras_preact.training.runs import RunFolder
 
 SIGNATURE = "`keras-preact results` writes this page from the runs in this folder."
 """First sentence of the page of a results folder."""
+TIE = "tie"
+"""Verdict on a published difference below `TIE_BELOW`, whose sign is left to chance."""
 FIGURES = "figures"
 """Folder of the figures in the results."""
 
@@ -126,9 +129,11 @@ class Line:
 
     @property
     def verdict(self) -> str:
-        """Whether our difference agrees with the published one; empty if either is missing."""
+        """Whether our difference agrees with the published one, or a tie was published; empty if either is missing."""
         ours, published = self.difference, self.published_difference
-        return "" if ours is None or published is None else ours.verdict(published)
+        if ours is None or published is None:
+            return ""
+        return ours.verdict(published) if abs(published) >= TIE_BELOW else TIE
 
     @property
     def seeds_needed(self) -> str:
@@ -243,8 +248,9 @@ def _of_single_runs(runs: Sequence[Run]) -> str:
     if not spreads:
         return ""
     return (
-        "In rows with one run, the finite test set alone gives the error a standard deviation of "
-        f"{min(spreads):.2f} to {max(spreads):.2f} points; the spread between seeds comes on top."
+        "The spread between seeds is unknown in rows with one run. As an estimate for new images, their errors have a "
+        f"standard deviation of {min(spreads):.2f} to {max(spreads):.2f} points. All rows share one test set, so much "
+        "of it cancels in differences."
     )
 
 
@@ -254,7 +260,7 @@ def verdict(found: Sequence[Line]) -> str:
     if not counts:
         return ""
     counts["not run"] = sum(line.published_difference is not None and line.difference is None for line in found)
-    tally = ", ".join(f"{kind} {counts[kind]}" for kind in (AGREES, DIFFERS, UNDECIDED, "not run") if counts[kind])
+    tally = ", ".join(f"{kind} {counts[kind]}" for kind in (AGREES, DIFFERS, UNDECIDED, TIE, "not run") if counts[kind])
     note = _of_single_runs([line.runs[0] for line in found if len(line.runs) == 1])
     return " ".join(filter(None, [f"Verdicts: {tally}.", note])) + "\n"
 
@@ -332,7 +338,7 @@ def drawn(figure: Any, results: Path, name: str) -> str:
     from keras_preact.plots import alt_text, draw
 
     path = draw(figure, results / FIGURES / f"{name}.svg")
-    return f"![{alt_text(figure)}]({FIGURES}/{path.name})\n"
+    return f"![{escaped(alt_text(figure))}]({FIGURES}/{path.name})\n"
 
 
 def link_to(run: RunFolder, results: Path) -> str:

@@ -3,7 +3,9 @@
 import math
 from pathlib import Path
 
+import pytest
 from harness import ended_runs
+from matplotlib.figure import Figure
 
 from keras_preact.experiments import (
     BUDGETS,
@@ -14,6 +16,7 @@ from keras_preact.experiments import (
     cells,
     lines,
     markdown,
+    report,
     verdict,
 )
 from keras_preact.paper import FAILS, Published
@@ -170,6 +173,13 @@ def test_the_verdict_counts_what_agrees_what_differs_and_what_is_undecided():
     assert verdict([first]) == "" == verdict([first, line((9.0, 9.1), None, first)])
 
 
+@pytest.mark.parametrize(("published", "said"), [(6.1, "tie"), (5.81, "tie"), (6.2, "agrees"), (5.8, "differs")])
+def test_a_published_difference_smaller_than_the_papers_spread_is_a_tie(published, said):
+    first = line((12.0, 12.1), Published(6.0, "L"))
+    found = line((13.0, 13.1), Published(published, "L"), first)
+    assert found.verdict == said and verdict([first, found]) == f"Verdicts: {said} 1.\n"
+
+
 def test_what_one_run_cannot_say_is_said():
     first = line((13.25,), Published(6.0, "L"))
     said = verdict([first, line((20.0,), Published(7.0, "L"), first)])
@@ -186,3 +196,10 @@ def test_what_one_run_cannot_say_is_said():
 def test_a_table_has_a_line_for_each_row_run_or_not(tmp_path):
     text = markdown(EXPERIMENTS["table2"], BUDGETS["cpu"], lines(EXPERIMENTS["table2"], BUDGETS["cpu"], Store([])))
     assert text.count("not run") == 10
+
+
+def test_a_description_is_shown_as_it_is_whatever_it_quotes(tmp_path):
+    (tmp_path / "figures").mkdir()
+    figure = Figure()
+    figure.set_label("Error of mine [2]: a|b")
+    assert report.drawn(figure, tmp_path, "mine").startswith(r"![Error of mine \[2\]: a\|b](figures/mine.svg)")
