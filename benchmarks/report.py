@@ -283,7 +283,7 @@ def report(results: dict[str, Any]) -> str:
         "Each ratio divides two medians; the smallest and largest ratio of a round follow it. A target holds if "
         "all rounds satisfy it, and is undecided if only some do. In “start”, “encoder start”, “memory” and “on JAX”, "
         "each round starts new processes and takes the median of two steps. Elsewhere all rounds share one process per "
-        "row, so their range leaves out how much processes differ: the same network takes up to a third longer in "
+        "row, so their range leaves out how much processes differ: the same network takes up to 1.4 times as long in "
         "another comparison. If there are several competitors, the ratio is to the fastest.",
         "",
         "Where neither the row nor the comparison names a precision, it is float32 in “start” (except in "

@@ -254,8 +254,9 @@ def table(columns: list[str], rows: list[list[str]], title: str | None = None) -
     heading = None if title is None else Text(printable(title))
     result = Table(title=heading, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(columns):
+        head = Text(printable(column, keep="\n"))
         # Numbers are never wrapped; in a narrow terminal the first column is.
-        result.add_column(column, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
+        result.add_column(head, justify="right" if number else "left", no_wrap=bool(number), overflow="fold")
     for row in rows:
         result.add_row(*(Text(printable(cell, keep="\n")) for cell in row))
     return result

@@ -8,6 +8,7 @@ import importlib.util
 import math
 import numbers
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -212,10 +213,16 @@ INT32_MAX = 2**31 - 1
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or the name of its class if there is none.
 
+    Keras puts a line that names the layer above the message, and prints the message in bold.
+
     >>> first_line(ValueError("one\\ntwo")), first_line(RuntimeError())
     ('one', 'RuntimeError')
+    >>> first_line(ValueError("Exception encountered when calling D.call().\\n\\n\\x1b[1mno shape\\x1b[0m"))
+    'no shape'
     """
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    text = re.sub(r"\x1b\[\d*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [type(error).__name__]
+    return lines[1] if len(lines) > 1 and lines[0].startswith("Exception encountered when calling") else lines[0]
 
 
 def check_number(what: str, value: float, low: float = -math.inf, high: float = math.inf) -> float:
@@ -307,11 +314,16 @@ class Stopped(KeyboardInterrupt):
 
     Attributes:
         signal_number: number of the signal; the exit status is 128 more.
+        saved: what the message adds about saved work.
     """
 
     def __init__(self, signal_number: int, saved: str = "") -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name}{saved}")
         self.signal_number = signal_number
+        self.saved = saved
+
+    def __reduce__(self) -> tuple[Any, ...]:  # the default would pass the message to the constructor
+        return type(self), (self.signal_number, self.saved)
 
 
 class Interrupted(Exception):

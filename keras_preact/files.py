@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -33,29 +34,35 @@ def checksum(data: Any) -> str:
 def writing(path: Path) -> Iterator[None]:
     """Raise a `WriteError` that names `path` if the system refuses to write it.
 
-    TensorFlow and Keras raise errors of their own types; these count if they carry an error of the system.
+    TensorFlow and Keras raise errors of their own types; these count if they carry an error of the system. One that
+    was being handled when the block began does not count.
     """
+    handled = sys.exc_info()[1]
     try:
         yield
     except (InputError, WriteError, filelock.Timeout):
         raise
     except Exception as error:
-        number = _error_number(error)
+        number = _error_number(error, handled)
         if number is None:
             raise
         raise WriteError(number, os.strerror(number), str(path)) from error
 
 
-def _error_number(error: BaseException | None) -> int | None:
-    """Return the error number of an OSError, of an error caused by one, or of an error of TensorFlow's file system."""
-    if error is None:
+def _error_number(error: BaseException | None, handled: BaseException | None) -> int | None:
+    """Return the error number of an OSError, of an error caused by one, or of an error of TensorFlow's file system.
+
+    Causes are followed up to `handled`, the error that was being handled before.
+    """
+    if error is None or error is handled:
         return None
     if isinstance(error, OSError):
         return error.errno or errno.EIO
     if type(error).__module__.startswith("tensorflow."):
         said = str(error).lower()  # TensorFlow writes "is not a directory"
         return next((number for number in errno.errorcode if os.strerror(number).lower() in said), None)
-    return _error_number(error.__cause__ or error.__context__)
+    context = None if error.__suppress_context__ else error.__context__
+    return _error_number(error.__cause__ or context, handled)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from keras_preact.data import bundled_cifar10
 from keras_preact.data.bundled import CIFAR10_CLASSES
 from keras_preact.experiments import BUDGETS, EXPERIMENTS, record_initial_gradients
 from keras_preact.interop import load_safetensors
+from keras_preact.layers import ResidualUnit
 from keras_preact.models import NETWORKS, cifar_resnet, pretrained
 from keras_preact.startup import prepare
 from keras_preact.training import RunConfig, RunFolder, RunLocked, next_free_folder, orders
@@ -712,6 +713,24 @@ def test_models_that_cannot_be_inspected_or_exported_are_named(here, capsys):
         assert main(command) == 2
         assert "unbuilt.keras was saved before it was built; call it on a batch" in text(capsys)
     assert sorted(path.name for path in here.iterdir()) == ["two_in.keras", "two_out.keras", "unbuilt.keras"]
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ([], "has outputs of shape (None, 8, 8, 16), not a score for each class"),
+        (["pool", keras.layers.Dense(1)], "has a single output, not a score for each class"),
+        (["pool", keras.layers.Dense(3, "sigmoid")], "has a sigmoid at its end, not logits or a softmax"),
+    ],
+    ids=["features", "one output", "independent classes"],
+)
+def test_a_network_without_scores_of_classes_is_not_inspected(here, capsys, end, said):
+    x = inputs = keras.Input((8, 8, 3))
+    for layer in [keras.layers.Conv2D(16, 3, padding="same"), ResidualUnit(16), *end]:
+        x = keras.layers.GlobalAveragePooling2D()(x) if layer == "pool" else layer(x)
+    keras.Model(inputs, x).save("mine.keras")
+    assert main(["inspect", "mine.keras"]) == 2
+    assert f"mine.keras {said}; inspect a classifier" in text(capsys)
 
 
 def test_an_unknown_backend_in_keras_json_is_named(tmp_path):

@@ -48,6 +48,17 @@ def test_no_terminal_is_too_narrow_for_a_number(width, monkeypatch):
         assert "resnet50_full_preactivation  " in printed
 
 
+@pytest.mark.parametrize("name", ["net[seed=1]", "a[/b]", "[bold]net", ":smile:", "a\x1b[2Jb"])
+def test_names_in_the_head_of_a_table_are_plain_text(name, monkeypatch):
+    page = Console(file=io.StringIO(), width=120)
+    monkeypatch.setattr(console, "console", page)
+    show(table(["epoch", name], [["1", "2"]]))
+    page.print(SideBySide({"first": name, "second": "other"}, steps=8)._shown())
+    head, _, live = (line.rstrip() for line in page.file.getvalue().splitlines()[:3])
+    plain = name.replace("\x1b", "\\x1b")
+    assert head == f"epoch  {plain}" and f"{plain}: training / test error" in live
+
+
 def test_the_epoch_that_is_trained_shows_its_error_so_far(display):
     original, full = (display.callback(name) for name in NAMES)
     original.on_train_batch_end(0, logs(90.0))

@@ -10,7 +10,7 @@ import pytest
 from harness import ended_runs
 
 from keras_preact import InputError
-from keras_preact.analysis import forward_signal, gradient_signal, leave_out
+from keras_preact.analysis import Lesion, forward_signal, gradient_signal, leave_out
 from keras_preact.experiments import Line, Row
 from keras_preact.models import cifar_resnet
 from keras_preact.paper import FAILS, Published
@@ -62,6 +62,26 @@ def test_everything_is_inside_the_axes():
     assert axes.get_xlim()[1] >= 20
 
 
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+@pytest.mark.parametrize("unit", ["%", "nats"])
+def test_errors_that_are_nan_or_infinite_leave_gaps_and_do_not_set_the_limits(bad, unit, tmp_path):
+    figure = curves_figure({"net": rows(40, 30, bad), "diverged": rows(20, bad, 10)}, unit)
+    axes = figure.axes[0]
+    assert axes.get_ylim() == (0, pytest.approx(45 * 1.05)) and axes.get_xlim()[1] >= 30
+    alone = axes.get_lines()[2]  # training errors without a neighbor are no part of a line
+    assert alone.get_marker() not in ("", "None") and alone.get_markevery() == [0, 2]
+    assert axes.get_lines()[0].get_marker() in ("", "None")
+    empty = curves_figure({"net": rows(bad, bad)}, unit)
+    assert empty.axes[0].get_ylim() == (0, 1)
+    for each in (figure, empty):
+        draw(each, tmp_path / "a.png")
+
+
+def test_a_figure_without_runs_is_an_empty_frame(recwarn):
+    """All runs of a comparison may have diverged in their first epoch."""
+    assert curves_figure({}).axes[0].get_ylim() == (0, 1) and not list(recwarn)
+
+
 def test_the_file_does_not_say_where_and_when_it_was_made(tmp_path):
     first, second = (draw_curves({"net": rows(50, 30)}, tmp_path / name).read_bytes() for name in ("a", "b"))
     assert first == second
@@ -69,6 +89,56 @@ def test_the_file_does_not_say_where_and_when_it_was_made(tmp_path):
     vectors = [draw(curves_figure({"net": rows(50, 30)}), tmp_path / name).read_bytes() for name in ("a.svg", "b.svg")]
     assert vectors[0] == vectors[1] and b"<svg" in vectors[0]
     assert "At the end: net 35.0 and 30.0" in vectors[0].decode()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.pdf", "a.txt", "v0.1"])
+def test_other_files_than_png_and_svg_are_refused(tmp_path, name):
+    with pytest.raises(InputError, match=r"unknown image format '(jpg|pdf|txt|1)'.*; known: png, svg"):
+        draw_curves({"net": rows(50, 30)}, tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    assert draw(curves_figure({"net": rows(50, 30)}), tmp_path / "A.PNG").exists()
+
+
+# ---- empty input --------------------------------------------------------------------------------------------------
+
+EMPTY = {
+    "no orders": (lambda: orders_figure({}), "no orders to draw; pass at least one"),
+    "an order without runs": (lambda: orders_figure({"original": []}), "no runs of original to draw"),
+    "no screening": (lambda: screening_figure({}, 80), "no orders to draw"),
+    "an order without cells": (lambda: screening_figure({"original": {}}, 80), "no depths to draw"),
+    "no rates": (lambda: screening_figure({"original": {}}, 80, {20: 56.0}), "no learning rates to draw"),
+    "no units": (lambda: propagation_figure([], []), "no units to draw"),
+    "no gradients": (lambda: propagation_figure([None], []), "no gradients to draw"),
+    "no profiles": (lambda: profiles_figure({}), "no networks to draw"),
+    "a profile without units": (lambda: profiles_figure({"net": ([], [])}), "no units of net to draw"),
+    "no networks": (lambda: gradient_figure({}), "no networks to draw"),
+    "a network without gradients": (lambda: gradient_figure({"net": []}), "no gradients of net to draw"),
+    "no lesions": (lambda: lesions_figure([]), "no lesions to draw"),
+    "the whole network alone": (lambda: lesions_figure([Lesion("none", 0, 8.0)]), "no lesions to draw"),
+    "no rows": (lambda: table_figure([]), "no rows to draw"),
+    "no runs at a depth": (
+        lambda: depth_figure({"loss": {"at 0.1": {"original": {20: []}}}}),
+        "no runs of original at 20 layers to draw",
+    ),
+    "fewer columns": (
+        lambda: depth_figure({"loss": {"at 0.1": {}}, "error": {}}),
+        "error has 0 columns and loss has 1; pass the same for both",
+    ),
+    "fewer moments": (lambda: mechanism_figure({"a": {"before": {}}, "b": {}}), "b has 0 columns and a has 1"),
+}
+
+
+@pytest.mark.parametrize("what", EMPTY)
+def test_without_data_there_is_no_figure(what):
+    figure, message = EMPTY[what]
+    with pytest.raises(InputError, match=message):
+        figure()
+
+
+def test_panels_without_data_are_empty():
+    for figure in (depth_figure({"loss": {}}), mechanism_figure({"direct term": {}})):
+        assert len(figure.axes) == 1 and not figure.axes[0].get_lines()
+    assert [axes.get_title() for axes in table_curves_figure({"a": rows(9)}, {}).axes] == ["a"]
 
 
 # ---- propagation --------------------------------------------------------------------------------------------------
@@ -208,6 +278,38 @@ def test_orders_are_thin_lines_of_runs_and_a_thick_one_of_their_mean():
     )
 
 
+@pytest.mark.parametrize("runs", [[rows(90), rows(80, 84)], [rows(80, 84), rows(90)]])
+def test_the_mean_covers_the_steps_that_all_runs_have(runs):
+    figure = orders_figure({"original": runs, "full_preactivation": [rows(70, 50)]})
+    thick = {
+        line.get_label(): (list(line.get_xdata()), list(line.get_ydata()))
+        for line in figure.axes[0].get_lines()
+        if line.get_linewidth() > 2
+    }
+    assert thick == {
+        "original (n = 2, mean to step 10)": ([10], [85]),
+        "full pre-activation (n = 1)": ([10, 20], [70, 50]),
+    }
+    thin = {line.get_marker(): len(line.get_xdata()) for line in figure.axes[0].get_lines()[:2]}
+    assert thin == {".": 1, "": 2}  # a run with one row is a dot
+    assert alt_text(figure).endswith(
+        "At the end: original 85.0 (80.0 to 90.0, n = 2, at step 10, the last with all runs); "
+        "full pre-activation 50.0 (50.0 to 50.0, n = 1)."
+    )
+
+
+def test_means_belong_to_steps_not_to_rows():
+    resumed = [{"step": step, "test_error": error} for step, error in ((10, 80.0), (15, 70.0), (20, 60.0))]
+    mean = orders_figure({"original": [rows(90, 80), resumed]}).axes[0].get_lines()[2]
+    assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([10, 20], [85, 70])
+
+
+@pytest.mark.parametrize("other", [[], [{"step": 15, "test_error": 80.0}]])
+def test_runs_without_a_common_step_have_no_mean(other):
+    with pytest.raises(InputError, match="runs of original have no step in common; pass only runs tested at the same"):
+        orders_figure({"original": [rows(90, 80), other]})
+
+
 def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
     errors = {
         "original": {(20, 0.1): 55.0, (20, 0.3): 79.9, (218, 0.1): 80.0, (218, 0.3): 90.0},
@@ -229,6 +331,19 @@ def test_the_screening_marks_what_fails_and_shows_the_largest_rate_that_works():
     figure = screening_figure({"original": {(20, 0.1): 55.0, (218, 0.1): 90.0}}, 80.0, rates=(0.03, 0.1, 0.3))
     assert alt_text(figure).endswith("that works: original: 20 layers not all run, 218 layers not all run.")
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["0.03", "0.1", "0.3"]
+
+
+def test_the_screening_of_warm_up_alone_has_its_depths():
+    figure = screening_figure({"original": {}}, 80.0, {20: 56.0, 218: 71.0}, (0.1, 0.3))
+    assert texts(figure.axes[0]) == ["56", "71"]
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["20", "218"]
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_an_error_that_is_nan_or_infinite_is_marked_as_a_failure(bad):
+    axes = screening_figure({"original": {(20, 0.1): bad, (110, 0.1): 80.0}}, 80.0).axes[0]
+    assert texts(axes) == [f"{bad} ✕", "80 ✕"]
+    assert [text.get_color() for text in axes.texts] == ["black", "white"]  # the map is blank behind the first
 
 
 def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():
@@ -268,6 +383,16 @@ def test_the_mechanism_has_a_row_a_quantity_and_a_column_a_moment():
     assert mechanism_figure({}).axes
     nothing = mechanism_figure({"dead channels": {"before": {"original": {20: 0.0, 110: 0.0}}}})
     assert nothing.axes[0].get_ylim()[1] == 1
+
+
+@pytest.mark.parametrize("bad", [math.inf, math.nan])
+def test_values_that_are_nan_or_infinite_do_not_choose_the_axis_of_the_mechanism(bad):
+    def axes(*values):
+        return mechanism_figure({"a": {"before": {"original": dict(zip((20, 56, 110), values, strict=True))}}}).axes[0]
+
+    assert axes(bad, 1.0, 2.0).get_yscale() == "linear"
+    assert axes(bad, 100.0, 1.0).get_yscale() == "log"
+    assert axes(bad, 0.0, 0.0).get_ylim()[1] == 1
 
 
 def test_an_order_has_one_color_in_all_panels_of_the_mechanism():

@@ -40,6 +40,7 @@ def run(options: argparse.Namespace) -> None:
         counts = f"{len(model.inputs)} and {len(model.outputs)}"
         raise InputError(f"{options.model} must have one input and one output, not {counts}; save a part that has")
     chain = Chain.of(model)
+    _check_classifies(model, chain.activation, options.model)
     images, labels, shown = _images_for(model, options)
     config, state = _origin(options)
     config.setdefault("precision", chain.links[0].unit.dtype_policy.name)
@@ -48,6 +49,20 @@ def run(options: argparse.Namespace) -> None:
     page = write_inspection(found, folder.path)
     folder.update_record(kind="inspection", status="finished", environment=about, config=config)
     say(f"{found.path}\nThe report is in {page}.")
+
+
+def _check_classifies(model: Any, activation: str, name: str) -> None:
+    """Raise InputError unless a network has a score for each class, which `inspect` needs for its loss."""
+    *outputs, classes = model.output_shape[1:]
+    fault = ""
+    if outputs and len(model.input_shape) > 2:  # networks of tokens may have scores for each token
+        fault = f"outputs of shape {tuple(model.output_shape)}, not a score for each class"
+    elif classes == 1:
+        fault = "a single output, not a score for each class"
+    elif "sigmoid" in activation:
+        fault = f"a {activation} at its end, not logits or a softmax"
+    if fault:
+        raise InputError(f"{name} has {fault}; inspect a classifier with at least two exclusive classes")
 
 
 def _origin(options: argparse.Namespace) -> tuple[dict[str, Any], str]:

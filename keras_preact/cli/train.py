@@ -52,8 +52,6 @@ def _resume(options: argparse.Namespace) -> Any:
     with collective_errors():
         _refuse_changes(options)
         several = RunFolder.open(options.resume).record().get("kind") == "comparison"
-        if several and options.data_dir is not None:
-            raise InputError("a comparison of several runs keeps its data folder; leave out --data-dir")
         if not several:
             watchers = progress_of_run(options.resume)
             config = RunConfig.from_dict(RunFolder.open(options.resume).training()["config"])
@@ -62,7 +60,7 @@ def _resume(options: argparse.Namespace) -> Any:
             choose_threads(config)
     if not several:
         return resume(options.resume, data_dir=options.data_dir, callbacks=watchers)
-    say_comparison(_resumed_comparison(options.resume))
+    say_comparison(_resumed_comparison(options.resume, options.data_dir))
     return None
 
 
@@ -78,7 +76,7 @@ def _report(folder: Any) -> None:
     say(f"The run is in {folder.path}; measure its test error again with {as_command('evaluate', folder.path)}.")
 
 
-def _resumed_comparison(path: Path) -> Any:
+def _resumed_comparison(path: Path, data_dir: str | None) -> Any:
     record = RunFolder.open(path).record()
     configs = {name: RunConfig.from_dict(data) for name, data in record["runs"].items()}
     choose_threads(next(iter(configs.values())))
@@ -89,7 +87,7 @@ def _resumed_comparison(path: Path) -> Any:
             with contextlib.suppress(InputError):  # the checkpoint has them too
                 rows = run.metrics()
             display.resume(name, rows, run.record().get("step", 0) if run.exists() else 0)
-        return resume_comparison(path, lambda name, _: [display.callback(name)])
+        return resume_comparison(path, lambda name, _: [display.callback(name)], data_dir=data_dir)
 
 
 def _started(config: Any, dataset: Any, out: Path | None) -> Any:

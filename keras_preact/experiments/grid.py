@@ -302,7 +302,7 @@ BUDGETS = {
             "Budget deep trains the paper's networks with its batch size, optimizer and weight decay, for "
             f"{DEEP.steps:,} steps on CIFAR images, reduced to 16×16 pixels. The learning rate warms up for 100 steps "
             "and then decays along a cosine. Such a short schedule shows how easily a network trains, not how accurate "
-            "it becomes. A run takes 10 to 20 core-minutes at 110 and 164 layers with bfloat16 instructions, about "
+            "it becomes. A run takes 10 to 22 core-minutes at 110 and 164 layers with bfloat16 instructions, about "
             "twice as long without.",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 164, 1001)},
@@ -328,8 +328,8 @@ BUDGETS = {
         ),
         Budget(
             "paper",
-            "Budget paper uses the paper's depths, data and schedule. A ResNet-20 takes about 3 hours on two CPU "
-            "cores; for deeper networks, we estimate hours to weeks per run on a GPU.",
+            "Budget paper uses the paper's depths, data and schedule. A ResNet-20 takes about 3 hours on one or "
+            "two CPU cores; for deeper networks, we estimate hours to weeks per run on a GPU.",
             {
                 **{str(depth): {"depth": depth} for depth in (20, 110, 152, 164, 200, 1001)},
                 "110-single": {"depth": 110, "block": "single"},

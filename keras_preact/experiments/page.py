@@ -13,6 +13,7 @@ from keras_preact.experiments.grid import BUDGETS, DEPTHS, Budget, Experiment
 from keras_preact.experiments.profiles import initialization, profiles
 from keras_preact.experiments.report import (
     FIGURES,
+    HOW_TO_READ_TABLES,
     SIGNATURE,
     Line,
     check_is_page,
@@ -59,7 +60,7 @@ def write_results(results: Path) -> Path:
     explained: set[str] = set()
     tables = list(_tables(first, explained, store, results))
     others = list(_tables(rest, explained, store, results))
-    parts += [_HOW_TO_READ_TABLES if tables or others else "", *tables]
+    parts += [HOW_TO_READ_TABLES if tables or others else "", *tables]
     parts += [*_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
     parts += [*others, _baselines(store)]
     folders = [RunFolder(path.parent) for path in sorted(results.rglob("run.json"))]
@@ -79,32 +80,6 @@ def write_results(results: Path) -> Path:
 
 
 _HEAD = f"# Results\n\n{SIGNATURE}\n"
-
-_HOW_TO_READ_TABLES = """## How to read the tables
-
-Each table has a *budget*: `deep` trains the paper's networks for a short time, `cpu` trains shallower ones, `fast`
-trains wide networks with another recipe, `paper` follows the paper's schedule. h is the shortcut, F the residual branch
-and f what follows their addition; g(x) is the gate of Table 1, b the bias of its convolution, and BN batch
-normalization.
-
-* *published*: the paper's test error in %, for ResNet-20 that of He et al. 2015, after the whole schedule. "Fails" is
-  an error above 20 %; such a difference counts as positive. After a shorter schedule, compare signs, not sizes.
-* *reproduced by others*: hysts/pytorch_resnet_preact and hysts/pytorch_image_classification on GitHub (hysts), and a
-  reproduction in Lasagne.
-* *ours*: the mean test error in % ± the standard deviation over n runs; the published CIFAR errors are medians of five
-  runs. A diverged run counts as random guessing.
-* *our difference*: the row's mean minus that of the first row with the same network and data, in points, with Welch's
-  95 % interval. The intervals are not adjusted for multiple comparisons.
-* *verdict*: *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite
-  sign, and *undecided* if it contains 0 or does not exist: a row with one run has no interval, however large its
-  difference. *Tie*: the published difference is below 0.20 points, the largest standard deviation between the paper's
-  own runs on CIFAR-10 (Table 4), so its sign may be chance.
-* *test loss*: the median of the runs that did not diverge.
-* *core-minutes*: the CPU time of a run, summed over cores; the mean of the runs that recorded it.
-* *10¹⁵ FLOPs*: floating-point operations of the convolutions and matrix products of a whole run.
-
-In the figures of a table, each dot is a run, and a bar is the interval of the difference.
-"""
 
 _HOW_TO_READ_RUNS = """## How to read the runs
 

@@ -54,6 +54,33 @@ COLUMNS = (
 )
 
 
+HOW_TO_READ_TABLES = f"""## How to read the tables
+
+Each table has a *budget*: `deep` trains the paper's networks for a short time, `cpu` trains shallower ones, `fast`
+trains wide networks with another recipe, `paper` follows the paper's schedule. h is the shortcut, F the residual branch
+and f what follows their addition; g(x) is the gate of Table 1, b the bias of its convolution, and BN batch
+normalization.
+
+* *published*: the paper's test error in %, for ResNet-20 that of He et al. 2015, after the whole schedule. "Fails" is
+  an error above 20 %; such a difference counts as positive. After a shorter schedule, compare signs, not sizes.
+* *reproduced by others*: hysts/pytorch_resnet_preact and hysts/pytorch_image_classification on GitHub (hysts), and a
+  reproduction in Lasagne.
+* *ours*: the mean test error in % ± the standard deviation over n runs; the published CIFAR errors are medians of five
+  runs. A diverged run counts as random guessing.
+* *our difference*: the row's mean minus that of the first row with the same network and data, in points, with Welch's
+  95 % interval. The intervals are not adjusted for multiple comparisons.
+* *verdict*: *agrees* if the whole interval has the sign of the published difference, *differs* if it has the opposite
+  sign, and *undecided* if it contains 0 or does not exist: a row with one run has no interval, however large its
+  difference. *Tie*: the published difference is below {TIE_BELOW:.2f} points, the largest standard deviation between
+  the paper's own runs on CIFAR-10 (Table 4), so its sign may be chance.
+* *test loss*: the median of the runs that did not diverge.
+* *core-minutes*: the CPU time of a run, summed over cores; the mean of the runs that recorded it.
+* *10¹⁵ FLOPs*: floating-point operations of the convolutions and matrix products of a whole run.
+
+In the figures of a table, each dot is a run, and a bar is the interval of the difference.
+"""
+
+
 def check_is_page(path: Path) -> None:
     """Raise InputError if there is a file at `path` that `write_results` did not write."""
     if path.exists() and SIGNATURE not in path.read_text(encoding="utf-8", errors="replace"):
@@ -217,13 +244,19 @@ def cells(line: Line, budget: Budget) -> list[str]:
         "" if published is None else str(published),
         line.row.others,
         line.ours(budget.judges),
-        str(len(line.runs)),
+        _count(line),
         "" if apart is None else "fails" if math.isinf(apart) else f"{apart:+.2f}",
         "" if line.difference is None or not budget.judges else str(line.difference),
         line.verdict if budget.judges else "",
         line.loss,
         *_cost(line),
     ]
+
+
+def _count(line: Line) -> str:
+    """Return the number of runs as text; if they differ in precision, also how many have another than the most."""
+    _, *others = Counter(run.config.precision for run in line.runs).most_common() or [("", 0)]
+    return ", ".join([str(len(line.runs)), *(f"{count} in {precision}" for precision, count in others)])
 
 
 def _cost(line: Line) -> tuple[str, str]:

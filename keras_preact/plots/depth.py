@@ -10,8 +10,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from keras_preact.errors import InputError
 from keras_preact.paper import in_words
-from keras_preact.plots.base import Rows, look, new_figure
+from keras_preact.plots.base import Rows, check_some, lone_markers, look, new_figure
 
 
 def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "", looks: Sequence[int] | None = None) -> Figure:
@@ -19,10 +20,16 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "", looks: Se
 
     A dotted line marks 90 %, the error of guessing one of ten classes.
 
+    A run that diverged has fewer rows. The mean then covers the steps that all runs of its order have; the legend
+    and the description say where it ends.
+
     Args:
-        runs: rows of metrics.csv of each run, by order; all runs have the same steps.
+        runs: rows of metrics.csv of each run, by order.
         title: title of the figure.
         looks: number of each order's color and marker, in the order of `runs`. Default: 0, 1, 2, …
+
+    Raises:
+        InputError: there is no order, an order has no run, or the runs of an order have no step in common.
 
     Example:
 
@@ -31,22 +38,19 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "", looks: Se
     >>> len(axes.get_lines()), axes.get_legend_handles_labels()[1]
     (4, ['original (n = 2)'])
     """
+    check_some("orders", runs)
+    common = {order: _errors_by_step(in_words(order), each) for order, each in runs.items()}
     ends = []
-    for order, each in runs.items():
-        errors = [rows[-1]["test_error"] for rows in each]
-        low, high = min(errors), max(errors)
-        ends.append(f"{in_words(order)} {statistics.mean(errors):.1f} ({low:.1f} to {high:.1f}, n = {len(errors)})")
+    for order, found in common.items():
+        *_, (step, errors) = found.items()
+        where = f", at step {step:,.0f}, the last with all runs" if _is_partial(found, runs[order]) else ""
+        spread = f"{min(errors):.1f} to {max(errors):.1f}, n = {len(errors)}{where}"
+        ends.append(f"{in_words(order)} {statistics.mean(errors):.1f} ({spread})")
     alt = f"{title + ': ' if title else ''}test error (%) against training steps. At the end: {'; '.join(ends)}."
     figure = new_figure(alt, 7.0, 4.2, title)
     axes = figure.add_subplot()
     for number, (order, each) in enumerate(runs.items()):
-        style = look(looks[number] if looks else number)
-        for rows in each:
-            errors = [row["test_error"] for row in rows]
-            axes.plot([row["step"] for row in rows], errors, color=style["color"], linewidth=0.8, alpha=0.45)
-        steps = [row["step"] for row in each[0]]
-        mean = [statistics.mean(rows[k]["test_error"] for rows in each) for k in range(len(steps))]
-        axes.plot(steps, mean, label=f"{in_words(order)} (n = {len(each)})", linewidth=2.2, markersize=5, **style)
+        _draw_order(axes, in_words(order), each, common[order], look(looks[number] if looks else number))
     axes.axhline(90, color="0.5", linewidth=0.8, linestyle=":")
     axes.annotate("random guessing", (0, 90), xytext=(4, 3), textcoords="offset points", fontsize=8, color="0.4")
     axes.set(xlabel="training steps (mini-batches)", ylabel="test error (%)", ylim=(None, 94))
@@ -54,6 +58,43 @@ def orders_figure(runs: Mapping[str, Sequence[Rows]], title: str = "", looks: Se
     axes.grid(alpha=0.3)
     _legend_below(figure, axes, 2)
     return figure
+
+
+def _draw_order(
+    axes: Any, order: str, runs: Sequence[Rows], common: Mapping[float, Sequence[float]], style: Mapping[str, Any]
+) -> None:
+    """Draw the runs of an order and their mean over the common steps."""
+    is_partial = _is_partial(common, runs)
+    for rows in runs:
+        errors = [row["test_error"] for row in rows]
+        marked = lone_markers(errors, ".") if is_partial or len(rows) > 1 else {}
+        axes.plot([row["step"] for row in rows], errors, color=style["color"], linewidth=0.8, alpha=0.45, **marked)
+    mean = [statistics.mean(errors) for errors in common.values()]
+    until = f", mean to step {max(common):,.0f}" if is_partial else ""
+    axes.plot(list(common), mean, label=f"{order} (n = {len(runs)}{until})", linewidth=2.2, markersize=5, **style)
+
+
+def _is_partial(common: Mapping[float, Any], runs: Sequence[Rows]) -> bool:
+    """Return whether a run has steps that are missing from the common ones."""
+    return any(len(rows) > len(common) for rows in runs)
+
+
+def _errors_by_step(order: str, runs: Sequence[Rows]) -> dict[float, list[float]]:
+    """Return the test error of each run of an order, by step, for the steps that all runs have.
+
+    Raises:
+        InputError: there is no run, or no such step.
+    """
+    check_some(f"runs of {order}", runs)
+    first, *others = ({row["step"]: row["test_error"] for row in rows} for rows in runs)
+    found = {
+        step: [error, *(other[step] for other in others)]
+        for step, error in first.items()
+        if all(step in other for other in others)
+    }
+    if not found:
+        raise InputError(f"the runs of {order} have no step in common; pass only runs tested at the same steps")
+    return found
 
 
 def screening_figure(
@@ -73,14 +114,21 @@ def screening_figure(
         warmed_up: test errors (%) of the original order with the paper's warm-up, by depth.
         rates: all learning rates of the screening, including those that were not run. Default: those in `errors`.
 
+    Raises:
+        InputError: there is no order, no depth or no learning rate.
+
     Example:
 
     >>> figure = screening_figure({"original": {(20, 0.1): 55.0, (218, 0.1): 86.0}}, 80.0)
     >>> sorted(text.get_text() for text in figure.axes[0].texts)
     ['55', '86 ✕']
     """
-    depths = sorted({depth for cells in errors.values() for depth, _ in cells})
+    check_some("orders", errors)
+    only_warmed_up = warmed_up if warmed_up and "original" in errors else {}  # depths may have been run with it alone
+    depths = sorted({depth for cells in errors.values() for depth, _ in cells}.union(only_warmed_up))
+    check_some("depths", depths)
     rates = sorted(rates or {rate for cells in errors.values() for _, rate in cells})
+    check_some("learning rates", rates)
     largest = {
         order: {
             depth: _largest_working_rate({rate: cells.get((depth, rate)) for rate in rates}, works_below)
@@ -149,7 +197,8 @@ def _draw_map(axes: Any, rows: Sequence[Mapping[int, float]], depths: Sequence[i
     image = axes.imshow(values, cmap="cividis_r", vmin=50, vmax=90, origin="lower", aspect="auto")
     for position, row in enumerate(rows):
         for depth, error in row.items():
-            label, color = f"{error:.0f}" + (" ✕" if error >= works_below else ""), "white" if error > 72 else "black"
+            label = f"{error:.0f}" + ("" if error < works_below else " ✕")  # NaN fails, too
+            color = "white" if 72 < error < math.inf else "black"  # the map is blank where the error is infinite
             axes.text(depths.index(depth), position, label, ha="center", va="center", fontsize=8, color=color)
     axes.set_xticks(range(len(depths)), [str(depth) for depth in depths])
     return image
@@ -161,7 +210,11 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     Dots are runs, lines connect their means, and bands span the lowest to the highest run.
 
     Args:
-        series: one number per run, by quantity (rows), choice of the learning rate (columns), order and depth.
+        series: one number per run, by quantity (rows), choice of the learning rate (columns), order and depth. Without
+            any, the figure has one empty panel.
+
+    Raises:
+        InputError: the quantities have different numbers of columns, or there is no run at a depth.
 
     Example:
 
@@ -169,7 +222,8 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     >>> [line.get_ydata().tolist() for line in depth_figure(runs).axes[0].get_lines()][-1]
     [31.0, 38.0]
     """
-    columns = list(next(iter(series.values()), {}))
+    columns = _columns(series)
+    _check_runs(series)
     means = [
         f"{quantity}, {choice}, {in_words(order)}: "
         + " to ".join(f"{statistics.mean(points[depth]):.3g} at {depth} layers" for depth in _ends(points))
@@ -181,7 +235,7 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     figure = new_figure(alt, 4.6 * max(len(columns), 1), 0.6 + 3.0 * max(len(series), 1))
     grid = figure.subplots(max(len(series), 1), max(len(columns), 1), squeeze=False, sharex=True, sharey="row")
     for panels, (quantity, choices) in zip(grid, series.items(), strict=False):
-        for axes, (choice, orders) in zip(panels, choices.items(), strict=True):
+        for axes, (choice, orders) in zip(panels, choices.items(), strict=False):
             for number, (order, points) in enumerate(orders.items()):
                 _draw_band(axes, number, in_words(order), points)
             axes.set_title(choice, fontsize=10)
@@ -189,6 +243,27 @@ def depth_figure(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Seq
     _depth_axes(grid, series)
     _legend_below(figure, grid[0, 0], 2)
     return figure
+
+
+def _columns(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the names of the columns of a grid of panels: those of its first row.
+
+    Raises:
+        InputError: another row has a different number of columns.
+    """
+    columns: list[str] = list(next(iter(rows.values()), {}))
+    for name, row in rows.items():
+        if len(row) != len(columns):
+            first = next(iter(rows))
+            raise InputError(f"{name} has {len(row)} columns and {first} has {len(columns)}; pass the same for both")
+    return columns
+
+
+def _check_runs(series: Mapping[str, Mapping[str, Mapping[str, Mapping[int, Sequence[float]]]]]) -> None:
+    for orders in (orders for choices in series.values() for orders in choices.values()):
+        for order, points in orders.items():
+            for depth, runs in points.items():
+                check_some(f"runs of {in_words(order)} at {depth} layers", runs)
 
 
 def _ends(points: Mapping[int, Any]) -> list[int]:
@@ -210,9 +285,19 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
     """Return the explanation of a gap by depth: one row per quantity, column per moment of training, line per order.
 
     Args:
-        found: numbers by quantity, moment, order and depth.
+        found: numbers by quantity, moment, order and depth. Without any, the figure has one empty panel.
+
+    Raises:
+        InputError: the quantities have different numbers of columns.
+
+    Example:
+
+    >>> moments = {"before": {"original": {20: 0.5, 110: 0.001}}, "end": {"original": {20: 0.4, 110: 0.1}}}
+    >>> figure = mechanism_figure({"direct term": moments})
+    >>> [(axes.get_title(), axes.get_yscale()) for axes in figure.axes]
+    [('before', 'log'), ('end', 'log')]
     """
-    moments = list(next(iter(found.values()), {}))
+    moments = _columns(found)
     ends_in_words = []
     for quantity, by_moment in found.items():
         last = next((moment for moment in reversed(moments) if by_moment.get(moment)), "")
@@ -226,14 +311,15 @@ def mechanism_figure(found: Mapping[str, Mapping[str, Mapping[str, Mapping[int, 
     panels_of = [orders for by_moment in found.values() for orders in by_moment.values()]
     numbers = {order: number for number, order in enumerate(dict.fromkeys(itertools.chain(*panels_of)))}
     for row, (panels, (quantity, by_moment)) in enumerate(zip(grid, found.items(), strict=False)):
-        for axes, (moment, orders) in zip(panels, by_moment.items(), strict=True):
+        for axes, (moment, orders) in zip(panels, by_moment.items(), strict=False):
             for order, points in orders.items():
                 depths = sorted(points)
                 values = [points[depth] for depth in depths]
                 axes.plot(depths, values, label=in_words(order), linewidth=1.4, markersize=4, **look(numbers[order]))
             if row == 0:
                 axes.set_title(moment, fontsize=10)
-        values = [value for orders in by_moment.values() for points in orders.values() for value in points.values()]
+        points_of = [points for orders in by_moment.values() for points in orders.values()]
+        values = [value for points in points_of for value in points.values() if math.isfinite(value)]
         if values and min(values) > 0 and max(values) > 20 * min(values):
             panels[0].set_yscale("log")
         if values and not any(values):

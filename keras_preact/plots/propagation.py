@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from keras_preact.errors import InputError
-from keras_preact.plots.base import look, named_in_words, new_figure
+from keras_preact.plots.base import check_some, look, named_in_words, new_figure
 
 
 def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: str = "") -> Figure:
@@ -21,6 +21,9 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
         forward: result of `keras_preact.analysis.forward_signal`.
         gradient: result of `keras_preact.analysis.gradient_signal`.
         title: title of the figure.
+
+    Raises:
+        InputError: there are no units.
 
     Example:
 
@@ -32,6 +35,8 @@ def propagation_figure(forward: Sequence[Any], gradient: Sequence[Any], title: s
     >>> [axes.get_ylabel() for axes in figure.axes]
     ['variance', 'norm']
     """
+    check_some("units", forward)
+    check_some("gradients", gradient)
     first, last = gradient[0].norm, gradient[-1].norm
     alt = (
         f"{title + ': ' if title else ''}by depth, on the left the variance of the signal, from "
@@ -71,7 +76,24 @@ def profiles_figure(profiles: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
             equal numbers of units. Names with the same text before a comma, as in "original, untrained" and "original,
             trained", share a color and differ in the kind of line.
         title: title of the figure.
+
+    Raises:
+        InputError: there is no network or no unit, or the networks have different numbers of units.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_preact.analysis import forward_signal, gradient_signal
+    >>> from keras_preact.models import cifar_resnet
+    >>> network, images = cifar_resnet(8), np.random.default_rng(0).normal(size=(4, 32, 32, 3))
+    >>> profile = forward_signal(network, images), gradient_signal(network, images, [0, 1, 2, 3])
+    >>> [len(line.get_ydata()) for axes in profiles_figure({"ResNet-8": profile}).axes for line in axes.get_lines()]
+    [3, 4]
     """
+    check_some("networks", profiles)
+    for name, (forward, gradient) in profiles.items():
+        check_some(f"units of {name}", forward)
+        check_some(f"gradients of {name}", gradient)
     profiles = named_in_words(profiles)
     signals = {name: [entry.x.variance for entry in forward] for name, (forward, _) in profiles.items()}
     last = {name: gradient[-1].norm or math.nan for name, (_, gradient) in profiles.items()}
@@ -120,9 +142,23 @@ def gradient_figure(signals: Mapping[str, Sequence[Any]]) -> Figure:
 
     Args:
         signals: results of `keras_preact.analysis.gradient_signal` by name, for networks with equal numbers of units.
+
+    Raises:
+        InputError: there is no network or no unit, or the networks have different numbers of units.
+
+    Example:
+
+    >>> from keras_preact.analysis import GradientSignal
+    >>> norms = {"original": (0.1, 1.0), "full_preactivation": (0.9, 1.0)}
+    >>> signals = {name: [GradientSignal("", 1, norm, 1.0, 1.0, 0.0) for norm in row] for name, row in norms.items()}
+    >>> [label.get_text() for label in gradient_figure(signals).axes[0].get_yticklabels()]
+    ['original', 'full pre-activation']
     """
     import numpy as np
 
+    check_some("networks", signals)
+    for name, signal in signals.items():
+        check_some(f"gradients of {name}", signal)
     signals = named_in_words(signals)
     _check_equal_depth(signals)
     norms = np.array([[entry.norm for entry in signal] for signal in signals.values()])
@@ -147,7 +183,19 @@ def lesions_figure(lesions: Sequence[Any]) -> Figure:
 
     Args:
         lesions: result of `keras_preact.analysis.leave_out`.
+
+    Raises:
+        InputError: there are no lesions, or only the entry of the whole network.
+
+    Example:
+
+    >>> from keras_preact.analysis import Lesion
+    >>> from keras_preact.plots import alt_text
+    >>> lesions = [Lesion("none", 0, 8.0), Lesion("stage1_unit01", 1, 30.0), Lesion("stage1_unit02", 1, 9.0)]
+    >>> alt_text(lesions_figure(lesions))
+    'Test error with each unit left out. Whole network 8.0 percent; worst without stage1_unit01, 30.0 percent.'
     """
+    check_some("lesions", lesions[1:])
     whole, *rest = lesions
     worst = max(rest, key=lambda lesion: lesion.error)
     alt = (

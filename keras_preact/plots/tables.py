@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from keras_preact.plots.base import COLOURS, Rows, new_figure
+from keras_preact.plots.base import COLOURS, Rows, check_some, lone_markers, new_figure
 
 
 def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
@@ -23,7 +23,19 @@ def table_figure(lines: Sequence[Any], title: str = "") -> Figure:
     Args:
         lines: result of `keras_preact.experiments.lines`.
         title: title of the figure.
+
+    Raises:
+        InputError: there is no row.
+
+    Example: without any run, only the published differences are drawn.
+
+    >>> from keras_preact.experiments import BUDGETS, EXPERIMENTS, Store, lines
+    >>> from keras_preact.plots import alt_text
+    >>> figure = table_figure(lines(EXPERIMENTS["table2"], BUDGETS["paper"], Store([])), "Table 2")
+    >>> alt_text(figure).split(";")[0]
+    'Table 2: 0 of 10 rows run'
     """
+    check_some("rows", lines)
     run = sum(line.mean is not None for line in lines)
     alt = (
         f"{title + ': ' if title else ''}{run} of {len(lines)} rows run; difference in test error from the first row "
@@ -92,11 +104,18 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
     As in the paper's Figs. 3 and 6, training is dashed and test is solid. All panels have the same axes.
 
     Args:
-        runs: rows of metrics.csv of one run, by row of the table.
+        runs: rows of metrics.csv of one run, by row of the table. Without any, the figure has one empty panel.
         references: the reference row of each row; a row without one refers to itself.
         title: title of the figure.
+
+    Example:
+
+    >>> rows = [{"step": step, "train_error": 800 / step, "test_error": 900 / step} for step in (10, 20)]
+    >>> figure = table_curves_figure({"original": rows, "gated": rows}, {"original": "original", "gated": "original"})
+    >>> [axes.get_title() for axes in figure.axes]
+    ['gated']
     """
-    shown = {name: rows for name, rows in runs.items() if references[name] != name} or dict(runs)
+    shown = {name: rows for name, rows in runs.items() if references.get(name, name) != name} or dict(runs)
     alt = (
         f"{title + ': ' if title else ''}error (%) against training steps, training dashed, test solid, one panel per "
         "row, of its first run; gray is the first run of the reference row."
@@ -106,11 +125,12 @@ def table_curves_figure(runs: Mapping[str, Rows], references: Mapping[str, str],
     figure = new_figure(alt, max(3.5 * across, 5.0), 1.2 + 2.1 * down, title)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (name, rows) in zip(grid.flat, shown.items(), strict=False):
-        for run, color in ((runs.get(references[name], []), "0.6"), (rows, COLOURS[0])):
-            steps, marker = [row["step"] for row in run], "o" if len(run) == 1 else ""  # one point has no line
+        for run, color in ((runs.get(references.get(name, name), []), "0.6"), (rows, COLOURS[0])):
+            steps = [row["step"] for row in run]
             for key, style, width in (("train_error", "--", 1.0), ("test_error", "-", 1.5)):
                 errors = [row[key] for row in run]
-                axes.plot(steps, errors, style, color=color, linewidth=width, marker=marker, markersize=3)
+                marked = {"markersize": 3, **lone_markers(errors, "o")}
+                axes.plot(steps, errors, style, color=color, linewidth=width, **marked)
         axes.set_title("\n".join(textwrap.wrap(name, 44)), fontsize=8)
         axes.grid(alpha=0.3)
     for axes in grid.flat[len(shown) :]:

@@ -26,6 +26,7 @@ from keras_preact.layers import (
     ShortcutOnlyGating,
 )
 from keras_preact.paper import TABLE_2, in_words
+from keras_preact.plots.base import check_some
 from keras_preact.plots.boxes import (
     INK,
     MAX_WIDTH,
@@ -69,8 +70,7 @@ def unit_figure(units: Mapping[str, Any]) -> Figure:
     >>> alt_text(unit_figure({"pre-activation": unit})).count("BN")
     2
     """
-    if not units:
-        raise InputError("there are no units to draw; pass at least one")
+    check_some("units", units)
     parts = [(in_words(title), unit_parts(unit)) for title, unit in units.items()]
     alt = "Residual units, top to bottom. " + " ".join(f"{' '.join(title.split())}: {unit}." for title, unit in parts)
     return draw_units(alt, [Panel(wrapped(title, 22), (unit,)) for title, unit in parts])

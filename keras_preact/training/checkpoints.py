@@ -64,8 +64,13 @@ class Checkpoint:
         return list({id(variable): variable for variable in candidates}.values())
 
     def first_not_finite(self) -> str | None:
-        """Return the path of the first variable with a NaN or infinite value, or `None`."""
-        floats = (v for v in self.variables() if keras.backend.is_float_dtype(v.dtype))
+        """Return the path of the first variable of model or optimizer with a NaN or infinite value, or `None`.
+
+        Metrics are left out: a test loss may overflow although every weight is finite.
+        """
+        metrics = {id(variable) for variable in self.model.metrics_variables}
+        trained = (variable for variable in self.variables() if id(variable) not in metrics)
+        floats = (v for v in trained if keras.backend.is_float_dtype(v.dtype))
         return next((v.path for v in floats if not bool(keras.ops.all(keras.ops.isfinite(v)))), None)
 
     def _names(self) -> list[str]:

@@ -17,18 +17,22 @@ from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, a
 from keras_preact.files import PARTIAL, write_atomically
 from keras_preact.training.build import build_model
 from keras_preact.training.callbacks import StopRequest, handles_signals
-from keras_preact.training.config import RunConfig
+from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import check_devices
+from keras_preact.training.evaluation import check_one_source, data_of
 from keras_preact.training.parts import epochs
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import METRICS, RunFolder
-from keras_preact.training.trainer import check_fits, resuming, starting, unrolled_if_synchronized
+from keras_preact.training.trainer import check_fits, resuming, starting, unrolled_if_synchronized, with_data
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
 
 def compare(
-    configs: dict[str, RunConfig], out: str | Path, callbacks: Callbacks = lambda name, config: ()
+    configs: dict[str, RunConfig],
+    out: str | Path,
+    callbacks: Callbacks = lambda name, config: (),
+    dataset: Dataset | None = None,
 ) -> RunFolder:
     """Train several configurations in turns, one epoch each, and draw their curves together.
 
@@ -40,6 +44,7 @@ def compare(
             classes.
         out: the folder; must not exist, or must be empty.
         callbacks: a function of (name, configuration) that returns the Keras callbacks of a run. Default: no callbacks.
+        dataset: the data of all runs, as in `start`. Default: those that the configurations name.
 
     Returns:
         The folder, with `run.json`, `metrics.csv` (first column `run`), `curves.png`, and one run folder per name.
@@ -61,12 +66,14 @@ def compare(
             raise InputError(
                 f"{name} has a different {different[0]} from {next(iter(configs))}; a comparison needs the same data"
             )
-    dataset = first.load_dataset()
-    models = {}
-    for name, config in configs.items():  # raise the errors of `start` before creating the folder
-        check_devices(config.devices)
-        check_fits(config, dataset)
-        model = build_model(unrolled_if_synchronized(config), dataset)
+    check_devices(first.devices)  # before loading the data
+    _, data = with_data(first, dataset)
+    named, models = {}, {}
+    for name, given in configs.items():  # raise the errors of `start` before creating the folder
+        check_devices(given.devices)
+        config = named[name] = with_data(given, data)[0]
+        check_fits(config, data)
+        model = build_model(unrolled_if_synchronized(config), data)
         if config.devices == 1:  # on several devices, the weights are created where the run is trained
             models[name] = model
     about = environment()  # takes a moment, so before the folder is taken
@@ -75,29 +82,38 @@ def compare(
         folder.update_record(
             kind="comparison",
             status="running",
-            runs={name: config.to_dict() for name, config in configs.items()},
+            runs={name: config.to_dict() for name, config in named.items()},
             environment=about,
         )
-        return _train(folder, callbacks, models)
+        return _train(folder, callbacks, data, models)
 
 
-def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, config: ()) -> RunFolder:
+def resume_comparison(
+    path: str | Path,
+    callbacks: Callbacks = lambda name, config: (),
+    dataset: Dataset | None = None,
+    data_dir: str | None = None,
+) -> RunFolder:
     """Continue a comparison that was stopped, starting with the run that has the fewest steps.
 
     Args:
         path: the folder that `compare` created.
         callbacks: as in `compare`.
+        dataset: the data, if the runs were trained on arrays.
+        data_dir: the data's current folder, if it has moved.
 
     Returns:
         The folder, as in `compare`.
 
     Raises:
-        InputError: the folder contains no comparison, or one that is finished or in which every run diverged.
+        InputError: the folder contains no comparison, or one that is finished or in which every run diverged; the data
+            are missing or have changed; or `dataset` and `data_dir` are both passed.
         RunLocked: (an InputError) another process is training the comparison.
         Diverged: every run diverged.
         Interrupted: a signal asked to stop again.
     """
     _check_callbacks(callbacks)
+    check_one_source(dataset, data_dir)
     folder = RunFolder.open(path)
     record = folder.record()
     if record.get("kind") != "comparison":
@@ -109,7 +125,16 @@ def resume_comparison(path: str | Path, callbacks: Callbacks = lambda name, conf
     if record.get("status") == "diverged":
         raise InputError(f"every run in {path} diverged; start again in another folder, with a lower learning rate")
     with folder.held():
-        return _train(folder, callbacks, {})
+        return _train(folder, callbacks, _data(folder, data_dir) if dataset is None else dataset, {})
+
+
+def _data(folder: RunFolder, data_dir: str | None) -> Dataset:
+    """Load the data of a comparison. Before a first run has recorded them, they can only be those that it names."""
+    configs = folder.record()["runs"]
+    started = [run for name in configs if (run := RunFolder(folder.path / name)).exists()]
+    if started:
+        return data_of(started[0], data_dir)
+    return RunConfig.from_dict(next(iter(configs.values()))).load_dataset(data_dir)
 
 
 def _check_name(name: object, folder: RunFolder) -> None:
@@ -131,14 +156,14 @@ _DATA = ("dataset", "data_dir", "image_size", "only", "skip_corrupt")
 """Fields of a `RunConfig` that choose the data."""
 
 
-def _train(folder: RunFolder, callbacks: Callbacks, models: Mapping[str, keras.Model]) -> RunFolder:
+def _train(folder: RunFolder, callbacks: Callbacks, dataset: Dataset, models: Mapping[str, keras.Model]) -> RunFolder:
     """Train the unfinished runs of a locked folder, and write the results of all."""
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
     folder.update_record(status="running")
     stop_request = StopRequest()
     try:
         with handles_signals(stop_request):
-            runs = _train_in_turns(folder, configs, callbacks, models, stop_request)
+            runs = _train_in_turns(folder, configs, callbacks, dataset, models, stop_request)
             _write_results(folder, runs)
     except BaseException as error:
         with suppress(OSError, InputError):  # report the original error
@@ -180,6 +205,7 @@ def _train_in_turns(
     folder: RunFolder,
     configs: Mapping[str, RunConfig],
     callbacks: Callbacks,
+    dataset: Dataset,
     models: Mapping[str, keras.Model],
     stop_request: StopRequest,
 ) -> dict[str, RunFolder]:
@@ -204,9 +230,9 @@ def _train_in_turns(
             path = runs[name].path
             options: Any = {"callbacks": callbacks(name, configs[name]), "stop_request": stop_request}
             if records[name]:
-                trainings[name] = resuming(path, epochs, **options)
+                trainings[name] = resuming(path, epochs, dataset, **options)
             else:
-                trainings[name] = starting(configs[name], path, epochs, **options, model=models.get(name))
+                trainings[name] = starting(configs[name], path, epochs, dataset, **options, model=models.get(name))
             stack.callback(trainings[name].close)  # if another run fails, this one's record says "interrupted"
         while steps:
             name = min(steps, key=lambda name: steps[name])

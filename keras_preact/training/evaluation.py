@@ -48,6 +48,14 @@ def data_of(folder: RunFolder, data_dir: str | None = None) -> Dataset:
     return check_recorded(dataset, folder)
 
 
+def check_one_source(dataset: Dataset | None, data_dir: str | None) -> None:
+    """Raise InputError if data were passed together with a folder to load them from."""
+    if dataset is not None and data_dir is not None:
+        raise InputError(
+            "dataset and data_dir were both passed; pass the data, or the folder from which the run's own are loaded"
+        )
+
+
 def check_recorded(dataset: Dataset, folder: RunFolder) -> Dataset:
     """Return the data if their fingerprint is the recorded one.
 
@@ -123,13 +131,14 @@ def evaluate(
         `test_loss`, and `test_error` in percent; of a forecast, the mean absolute error in the data's unit.
 
     Raises:
-        InputError: there is no such run; it has no trained model yet; its data are missing or have changed; the data
-            have another shape, task or horizon, other classes or another vocabulary; or the images or the network
-            cannot be resized.
+        InputError: there is no such run; it has no trained model yet; its data are missing or have changed; `dataset`
+            and `data_dir` are both passed; the data have another shape, task or horizon, other classes or another
+            vocabulary; or the images or the network cannot be resized.
     """
     folder = RunFolder.open(path)
     file = folder.trained_model()
     record = folder.training("data")
+    check_one_source(dataset, data_dir)
     dataset = data_of(folder, data_dir) if dataset is None else check_dataset(dataset)
     model = load_model(file, compile=False)
     _check_fits(dataset, model, record["data"])

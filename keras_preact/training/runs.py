@@ -238,19 +238,28 @@ class RunFolder:
             InputError: the folder contains something else, such as an inspection, or an entry is missing.
         """
         record = self.record()
-        kind = record.get("kind", "something else")
-        if kind == "comparison" and "runs" in record:
-            names = ", ".join(str(self.path / name) for name in record["runs"])
-            raise InputError(f"{self.path} contains several runs; name one of them: {names}")
-        if kind != "training":
+        self._check_single(record)
+        if (kind := record.get("kind", "something else")) != "training":
             raise InputError(f"{self.path} contains no training run ({kind}); name a folder that `train` created")
         if missing := [key for key in dict.fromkeys(("status", "config", *required)) if key not in record]:
             raise InputError(f"{self.record_path} lacks {', '.join(missing)}; {self._remedy()}")
         return record
 
+    def _check_single(self, record: Mapping[str, Any]) -> None:
+        """Raise InputError if a record is that of a comparison."""
+        if record.get("kind") == "comparison" and "runs" in record:
+            names = ", ".join(str(self.path / name) for name in record["runs"])
+            raise InputError(f"{self.path} contains several runs; name one of them: {names}")
+
     def unit(self) -> str:
-        """Return the unit of the errors: `"%"`, or the unit of the data if a forecast is trained."""
-        return str(self.record().get("data", {}).get("unit", "%"))
+        """Return the unit of the errors: `"%"`, or the unit of the data if a forecast is trained.
+
+        Raises:
+            InputError: the folder contains several runs, or its record is missing or damaged.
+        """
+        record = self.record()
+        self._check_single(record)
+        return str(record.get("data", {}).get("unit", "%"))
 
     def trained_model(self) -> Path:
         """Return the file of the trained model.
@@ -283,12 +292,13 @@ class RunFolder:
         return record
 
     def metrics(self) -> list[dict[str, float]]:
-        """Return the rows of metrics.csv with values as floats.
+        """Return the rows of metrics.csv with values as floats, one per epoch; none before the end of the first epoch.
 
         Raises:
-            InputError: the file is missing or damaged.
+            InputError: the file of recorded epochs is missing or damaged, or the folder contains several runs.
         """
         record = self.record() if self.exists() else {}
+        self._check_single(record)
         summary = record.get("metrics", {})
         if not summary and not self.metrics_path.exists() and record.get("status") != "finished":
             return []
@@ -356,7 +366,7 @@ def _locked_message(path: Path) -> str:
 
 def _metrics_text(rows: Sequence[dict[str, float]]) -> str:
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, METRICS)
+    writer = csv.DictWriter(text, METRICS, lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _format_number(row[key]) for key in METRICS} for row in rows)
     return text.getvalue()

@@ -17,8 +17,8 @@ from keras_preact.models.cifar import FILTERS
 from keras_preact.training.config import RunConfig
 
 ACTIVATIONS_PER_THREAD = 200_000
-"""Activations of an operation that occupy one thread. Measured on two cores: with 131,000 and 262,000 activations one
-thread per operation is faster, with 524,000 two threads are as fast."""
+"""Activations of an operation that occupy one thread. Measured on two cores: with 131,000 activations one thread per
+operation is faster, with 524,000 two threads are."""
 VARIABLE = "TF_NUM_INTRAOP_THREADS"
 """TensorFlow's environment variable for the number of threads per operation."""
 

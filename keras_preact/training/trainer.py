@@ -40,9 +40,10 @@ from keras_preact.training.distribute import (
     is_chief,
     process,
 )
-from keras_preact.training.evaluation import TEST_BATCH, check_recorded, data_of
+from keras_preact.training.evaluation import TEST_BATCH, check_one_source, check_recorded, data_of
 from keras_preact.training.parts import Cut, Part, epochs, parts
 from keras_preact.training.provenance import environment
+from keras_preact.training.recorded import check_recordable
 from keras_preact.training.runs import ReadOnlyRunFolder, RunFolder, metrics_summary
 from keras_preact.training.sizes import Sizes, check_scales, training_flops
 
@@ -147,13 +148,7 @@ def starting(
         callbacks = as_callbacks(callbacks)
         _folder_class().check_free(out)
         check_devices(config.devices)  # before loading data
-        if dataset is None:
-            dataset = config.load_dataset()
-        else:
-            config.check_selection(dataset)
-            actual = dataset.name if dataset.source == ARRAYS else dataset.source
-            if config.dataset != actual:
-                config = dataclasses.replace(config, dataset=actual, data_dir=None)
+        config, dataset = with_data(config, dataset)
         config = unrolled_if_synchronized(config)
         check_fits(config, dataset)
     scope = device_scope(config.devices)
@@ -170,6 +165,17 @@ def starting(
         return run.finish()
 
 
+def with_data(config: RunConfig, dataset: Dataset | None) -> tuple[RunConfig, Dataset]:
+    """Return a configuration that names its data, and the data: those passed, or else those that it names."""
+    if dataset is None:
+        return config, config.load_dataset()
+    config.check_selection(dataset)
+    actual = dataset.name if dataset.source == ARRAYS else dataset.source
+    if config.dataset != actual:
+        config = dataclasses.replace(config, dataset=actual, data_dir=None)
+    return config, dataset
+
+
 def unrolled_if_synchronized(config: RunConfig) -> RunConfig:
     """Return the configuration, unrolled if its devices synchronize batch norms, which rolled stacks cannot."""
     if config.sync_batch_norm and is_mirrored(config) and get_entry(config.network).has_batch_norm:
@@ -179,13 +185,19 @@ def unrolled_if_synchronized(config: RunConfig) -> RunConfig:
 
 def check_fits(config: RunConfig, dataset: Dataset) -> None:
     """Raise InputError if the recipe does not fit the data, a batch cannot be shared equally among the devices, or
-    `run.json` cannot hold the configuration.
+    `run.json` cannot hold the configuration or the description of the data.
     """
     config.check_recordable()
+    check_recordable("data set's", _about(dataset))
     dataset.train.steps_per_epoch(config.recipe.batch_size)
     if config.recipe.scales_images:
         check_scales(config.recipe, dataset)
     check_shares(config.devices, config.recipe.batch_size, len(dataset.test))
+
+
+def _about(dataset: Dataset) -> dict[str, Any]:
+    """Return what run.json says about the data, without their fingerprint."""
+    return {"name": dataset.name, "source": dataset.source, **dataset.facts()}
 
 
 def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> dict[str, Any]:
@@ -194,12 +206,7 @@ def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> di
         "kind": "training",
         "status": "running",
         "config": config.to_dict(),
-        "data": {
-            "name": dataset.name,
-            "source": dataset.source,
-            **dataset.facts(),
-            "sha256": dataset.fingerprint(),
-        },
+        "data": {**_about(dataset), "sha256": dataset.fingerprint()},
         "model": {
             "name": model.name,
             **get_entry(config.network).facts(config.options),
@@ -239,7 +246,8 @@ def resume(
         The finished run's folder.
 
     Raises:
-        InputError: there is no such run, it is finished, its checkpoints are missing, or the data have changed.
+        InputError: there is no such run, it is finished, its checkpoints are missing, the data have changed, or
+            `dataset` and `data_dir` are both passed.
         RunLocked: (an InputError) another process is training the run.
         Interrupted: a signal asked to stop again.
         Diverged: the loss or a weight became NaN or infinite.
@@ -275,6 +283,7 @@ def resuming(
     with ExitStack() as stack:
         with collective_errors():
             callbacks = as_callbacks(callbacks)
+            check_one_source(dataset, data_dir)
             folder = _folder_class().open(path)
             _check_unfinished(folder)
             stack.enter_context(folder.held())
@@ -344,7 +353,8 @@ class _Run:
         for callback in self.callbacks:
             if isinstance(callback, RunFolderCallback):
                 callback.run_folder = self.folder
-        callbacks = [*self.callbacks, recorder, *tensorboard_callbacks(self.folder)]
+        # The recorder comes last: it raises to stop the run, and callbacks after it would miss the epoch.
+        callbacks = [*self.callbacks, *tensorboard_callbacks(self.folder), recorder]
         steps_per_epoch, sizes = self.dataset.train.steps_per_epoch(recipe.batch_size), Sizes(self.dataset)
         if step % steps_per_epoch:
             recorder.preserve_metrics()

@@ -292,7 +292,8 @@ def test_the_readme_has_a_row_for_each_depth_of_the_confirmation_and_what_tuning
     assert headline(store).rstrip(".") in readme
     share = share_of_tuning(tuning(screened(store)))
     text = " ".join(readme.split())
-    assert f"tuning the learning rate per order closes {100 * share:.0f} % of the gap at 110 and more layers" in text
+    about = f"{round(100 * share, -1):.0f} %"  # an observation of mostly single runs, without an interval
+    assert f"tuning the learning rate per order closes about {about} of the gap at 110 and more layers" in text
 
 
 def test_the_readme_says_what_another_rate_does_to_each_order():
@@ -317,14 +318,17 @@ def test_the_readme_says_what_another_rate_does_to_each_order():
 
 def test_the_readme_has_the_error_of_each_order_at_110_layers():
     found = lines(EXPERIMENTS["table2"], BUDGETS["deep"], Store([ROOT / "results"]))
-    said = [f"{line.mean:.1f} % ({line.row.title.removesuffix(', 110')}, n = {len(line.errors)})" for line in found[:5]]
+    original, after, before, relu_only, full = found[:5]
     assert all(line.row.title.endswith(", 110") for line in found[:5])
+    others = [f"{line.mean:.1f} % ({line.row.title.removesuffix(', 110')}" for line in (relu_only, before, after)]
+    assert {len(line.runs) for line in (after, before, relu_only)} == {3}
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert f"at 110 layers reach {', '.join(said[:4])} and {said[4]}." in text
+    assert f"at 110 layers {full.mean:.1f} % (n = {len(full.runs)}), against {original.mean:.1f} % (original" in text
+    assert f"(original, n = {len(original.runs)}), {others[0]}), {others[1]}) and {others[2]}; n = 3 each)." in text
     at_164 = next(line for line in found if line.row.name == "full_preactivation-164")
     apart, counts = at_164.difference, f"(n = {len(at_164.reference.runs)} and {len(at_164.runs)})"
     lead = f"leads by {-apart.mean:.1f} points [{-apart.high:.1f}, {-apart.low:.1f}] {counts}"
-    assert f"At 164 layers, in bottlenecks, it {lead};" in text
+    assert f"At 164 layers, with bottlenecks, it {lead.replace('by', 'the original by')}," in text
 
 
 def test_each_seed_of_the_demo_has_a_gap_of_ten_points():

@@ -169,6 +169,41 @@ def test_a_comparison_stopped_in_its_second_run_leaves_both_to_be_resumed(tmp_pa
 
 
 @pytest.mark.thorough
+def test_data_that_are_passed_are_those_of_all_runs_and_of_the_rest_of_them(tmp_path, tiny_dataset):
+    def stop(name, config):
+        stopping = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: signal.raise_signal(15))
+        return [stopping] if name == "low" else []
+
+    with pytest.raises(Interrupted):
+        compare(rates(high=0.1, low=0.01), tmp_path / "run", stop, tiny_dataset)
+    names = {RunConfig.from_dict(data).dataset for data in RunFolder(tmp_path / "run").record()["runs"].values()}
+    assert names == {tiny_dataset.name}
+    with pytest.raises(InputError, match="was trained on arrays; pass them again"):
+        resume_comparison(tmp_path / "run")
+    with pytest.raises(InputError, match="both passed"):
+        resume_comparison(tmp_path / "run", dataset=tiny_dataset, data_dir=str(tmp_path))
+    folder = resume_comparison(tmp_path / "run", dataset=tiny_dataset)
+    alone = start(rates(low=0.01)["low"], tmp_path / "alone", dataset=tiny_dataset)
+    assert folder.record()["results"]["low"] == alone.record()["result"]
+
+
+def test_the_data_are_loaded_once(tmp_path, monkeypatch):
+    loaded = []
+    load = RunConfig.load_dataset
+    monkeypatch.setattr(RunConfig, "load_dataset", lambda config, *given: loaded.append(1) or load(config, *given))
+    with pytest.raises(Interrupted):
+        compare(
+            rates(a=0.01, b=0.02),
+            tmp_path / "run",
+            lambda name, config: [
+                keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: signal.raise_signal(15))
+            ],
+        )
+    assert len(loaded) == 1
+    resume_comparison(tmp_path / "run")
+    assert len(loaded) == 2
+
+
 def test_the_time_of_a_run_leaves_out_that_of_the_other(tmp_path):
     recipe = Recipe("test", steps=4, batch_size=2_000, schedule=CosineSchedule(0.05))
     configs = orders(RunConfig(options={"depth": 8}, recipe=recipe, image_size=8))

@@ -178,6 +178,25 @@ def test_errors_of_tensorflows_file_system_are_recognized_by_their_text(tmp_path
         raise kind("shapes do not match")
 
 
+def test_a_fault_of_the_program_is_not_blamed_on_an_error_of_the_system_that_came_before(tmp_path):
+    try:
+        raise FileNotFoundError(errno.ENOENT, "no cache")
+    except FileNotFoundError:
+        with pytest.raises(ZeroDivisionError), writing(tmp_path / "file"):
+            _ = 1 / 0
+        with pytest.raises(KeyError), writing(tmp_path / "file"):
+            try:
+                raise OSError(errno.ENOSPC, "full")
+            except OSError:
+                raise KeyError("missing") from None
+        with pytest.raises(WriteError) as refused, writing(tmp_path / "file"):
+            try:
+                raise OSError(errno.ENOSPC, "full")
+            except OSError as error:
+                raise RuntimeError("cannot save") from error
+        assert refused.value.errno == errno.ENOSPC
+
+
 @needs_posix
 def test_on_a_drive_that_cannot_flush_folders_files_are_written_all_the_same(tmp_path, monkeypatch):
     real = os.fsync

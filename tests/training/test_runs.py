@@ -53,6 +53,9 @@ def test_the_runs_of_a_comparison_are_named_by_their_paths(tmp_path):
     with pytest.raises(InputError) as fault:
         folder.training()
     assert str(fault.value).endswith(f"name one of them: {tmp_path / 'both' / 'one'}, {tmp_path / 'both' / 'other'}")
+    for read in (folder.metrics, folder.unit):
+        with pytest.raises(InputError, match="contains several runs; name one of them"):
+            read()
 
 
 def test_an_empty_folder_is_taken(tmp_path):

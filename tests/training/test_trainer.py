@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 import pickle
 import random
 import shutil
@@ -19,7 +20,7 @@ from harness import StopAfter, array
 
 from keras_preact import InputError
 from keras_preact.data import bundled_cifar10, from_arrays
-from keras_preact.errors import MissingPackage
+from keras_preact.errors import MissingPackage, Stopped
 from keras_preact.layers import ExclusiveGating, UnitStack
 from keras_preact.losses import SmoothedCrossEntropy
 from keras_preact.models import cifar_resnet, load_model, reestimate_statistics, resized
@@ -39,6 +40,7 @@ from keras_preact.training import (
     start,
 )
 from keras_preact.training.build import build_model
+from keras_preact.training.checkpoints import Checkpoint
 from keras_preact.training.parts import parts
 
 ROOT = Path(__file__).parents[2]
@@ -382,6 +384,7 @@ def test_why_a_run_ended_is_passed_on_between_processes(tmp_path):
     for error in (
         Interrupted(signal.SIGTERM, 7, tmp_path),
         Diverged("the loss is nan", 7, [3, 4], tmp_path, 5),
+        Stopped(signal.SIGTERM, "; the runs are saved"),
     ):
         again = pickle.loads(pickle.dumps(error))
         assert str(again) == str(error) and vars(again) == vars(error)
@@ -773,6 +776,55 @@ def test_weights_that_are_lost_while_the_loss_looks_well_are_noticed_before_they
     with pytest.raises(Diverged, match=r"the (weight stem_conv/kernel is not finite|loss is nan) at step"):
         start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=[Poison(8, "stem_conv")])
     assert [file.stem for file in RunFolder(tmp_path / "run").checkpoints_path.iterdir()] == ["step-000000006"]
+
+
+def test_a_test_loss_that_overflows_ends_no_run(tiny_dataset, tmp_path):
+    """As in float16, while the moving statistics of a deep network are still far off."""
+
+    def overflow(epoch, logs):
+        logs["val_loss"] = math.inf  # as Keras computes it
+
+    watch = keras.callbacks.LambdaCallback(on_epoch_end=overflow)
+    folder = start(CONFIG, tmp_path / "run", dataset=tiny_dataset, callbacks=watch)
+    assert [row["test_loss"] for row in folder.metrics()] == [math.inf] * 3
+    assert folder.record()["status"] == "finished" and folder.curves_path.exists()
+
+
+def test_only_variables_of_model_and_optimizer_must_be_finite(tiny_dataset, tmp_path):
+    model = build_model(CONFIG, tiny_dataset)
+    model.evaluate(*tiny_dataset.test.batch(np.arange(8)), verbose=0)
+    assert model.metrics_variables
+    for variable in model.metrics_variables:
+        variable.assign(keras.ops.full(variable.shape, np.inf, variable.dtype))
+    checkpoint = Checkpoint(tmp_path, model)
+    assert checkpoint.first_not_finite() is None
+    momentum = next(v for v in model.optimizer.variables if "momentum" in v.path)
+    momentum.assign(keras.ops.full(momentum.shape, np.nan))
+    assert checkpoint.first_not_finite() == momentum.path
+
+
+def test_an_epoch_at_whose_end_a_run_was_stopped_is_in_tensorboard(tiny_dataset, tmp_path):
+    pytest.importorskip("tensorboard")
+    tf = pytest.importorskip("tensorflow")
+    folder = stopped(tmp_path / "run", tiny_dataset, step=6)
+    resume(folder.path, dataset=tiny_dataset)
+    files = (folder.tensorboard_path / "train").glob("events*")
+    events = [event for file in files for event in tf.compat.v1.train.summary_iterator(str(file))]
+    epochs = [event.step for event in events for value in event.summary.value if value.tag == "epoch_loss"]
+    assert sorted(epochs) == [0, 1, 2]
+
+
+def test_data_that_cannot_be_described_leave_nothing_behind(tiny_dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr(type(tiny_dataset), "facts", lambda self: {"made_by": object()})
+    with pytest.raises(InputError, match="the data set's made_by is <object"):
+        start(CONFIG, tmp_path / "run", dataset=tiny_dataset)
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_and_their_folder_are_not_both_passed(whole, tiny_dataset, tmp_path):
+    for read in (evaluate, resume):
+        with pytest.raises(InputError, match="dataset and data_dir were both passed"):
+            read(whole.path, tiny_dataset, str(tmp_path))
 
 
 def test_a_rate_that_is_far_too_large_ends_it_before_any_state_is_kept(tiny_dataset, tmp_path):
