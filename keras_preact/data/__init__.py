@@ -4,10 +4,10 @@ from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors
 from keras_preact.data.bundled import bundled_cifar10
 from keras_preact.data.folder import FolderSplit, from_folder
 from keras_preact.data.load import load_dataset, prepare_dataset
+from keras_preact.data.rules import baselines
 from keras_preact.data.sequences import (
     SequenceDataset,
     SequenceSplit,
-    baselines,
     bundled_characters,
     bundled_reviews,
     bundled_weather,

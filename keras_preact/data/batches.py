@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError, check_positive
+from keras_preact.errors import InputError, check_count, check_positive
 
 if TYPE_CHECKING:
     from keras_preact.data.splits import Split
@@ -35,7 +35,8 @@ class TrainBatches(keras.utils.PyDataset):
         first_step: step of the run at which the batches start. Default 0.
 
     Raises:
-        InputError: `batch_size` is not an integer, less than 1, or larger than the split.
+        InputError: `batch_size` is not an integer, less than 1, or larger than the split; or `seed` or `first_step` is
+            not an integer of at least 0.
 
     Example:
 
@@ -50,9 +51,9 @@ class TrainBatches(keras.utils.PyDataset):
         super().__init__()
         self.split = split
         self.batch_size = batch_size
-        self.seed = seed
-        self.first_step = first_step
-        self.fault: InputError | None = None
+        self.seed = check_count("seed", seed)
+        self.first_step = check_count("first_step", first_step)
+        self.fault: Exception | None = None
         self.steps_per_epoch = split.steps_per_epoch(batch_size)
         self._permutation: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
@@ -97,7 +98,7 @@ class TestBatches(keras.utils.PyDataset):
         super().__init__()
         self.split = split
         self.batch_size = check_positive("batch_size", batch_size)
-        self.fault: InputError | None = None
+        self.fault: Exception | None = None
 
     def __len__(self) -> int:
         return -(-len(self.split) // self.batch_size)
@@ -127,8 +128,9 @@ def feed(batches: Any) -> Any:
     def generate() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         steps = itertools.count() if batches.num_batches is None else range(batches.num_batches)
         try:
-            yield from map(batches.__getitem__, steps)
-        except InputError as error:
+            for step in steps:  # `map` would take a StopIteration of the split for the end of the data
+                yield batches[step]
+        except Exception as error:
             batches.fault = error
             raise
 
@@ -143,7 +145,7 @@ def feed(batches: Any) -> Any:
 
 @contextmanager
 def as_input_errors(*batches: Any) -> Iterator[None]:
-    """Re-raise the InputError of a batch that TensorFlow wrapped in an error of its own.
+    """Re-raise the exception of a batch, such as an InputError, that TensorFlow wrapped in an error of its own.
 
     Args:
         *batches: the batches that were passed to `feed`.
@@ -152,8 +154,8 @@ def as_input_errors(*batches: Any) -> Iterator[None]:
         yield
     except Exception as error:
         for fault in (getattr(each, "fault", None) for each in batches):
-            # The fault of a prefetched batch may have nothing to do with this error.
-            if fault is not None and str(fault) in str(error):
+            # TensorFlow quotes the fault. That of a prefetched batch may have nothing to do with this error.
+            if fault is not None and all(text in str(error) for text in (type(fault).__name__, str(fault))):
                 raise fault from None
         raise
 
@@ -168,6 +170,10 @@ def part_of(batches: Any, index: int, count: int) -> Any:
         index: index of the part, from 0.
         count: number of parts. With 1, the batches are returned unchanged.
 
+    Raises:
+        InputError: `count` does not divide the size of a batch; raised when the batch is read. A `tf.data.Dataset`
+            raises an InvalidArgumentError instead.
+
     Example:
 
     >>> [labels.tolist() for _, labels in part_of([(np.zeros((4, 2)), np.arange(4))], 1, 2)]
@@ -176,17 +182,28 @@ def part_of(batches: Any, index: int, count: int) -> Any:
     if count == 1:
         return batches
 
-    def part(inputs: Any, labels: Any, length: Callable[[Any], Any] = len) -> tuple[Any, Any]:
-        size = length(labels) // count
-        rows = slice(index * size, (index + 1) * size)
-        return inputs[rows], labels[rows]
+    def rows(size: Any) -> slice:
+        return slice(index * (size // count), (index + 1) * (size // count))
+
+    def part(inputs: Any, labels: Any) -> tuple[Any, Any]:
+        if len(labels) % count:
+            raise InputError(
+                f"a batch of {len(labels)} examples cannot be divided into {count} equal parts; use a batch size and a "
+                f"number of test examples that {count} divides"
+            )
+        return inputs[rows(len(labels))], labels[rows(len(labels))]
 
     if isinstance(batches, keras.utils.PyDataset):
         return _Parts(batches, part)
     if hasattr(batches, "map"):
         import tensorflow as tf
 
-        return batches.map(lambda inputs, labels: part(inputs, labels, lambda tensor: tf.shape(tensor)[0]))
+        def part_of_tensors(inputs: Any, labels: Any) -> tuple[Any, Any]:
+            size = tf.shape(labels)[0]
+            tf.debugging.assert_equal(size % count, 0, f"a batch cannot be divided into {count} equal parts")
+            return inputs[rows(size)], labels[rows(size)]
+
+        return batches.map(part_of_tensors)
     return (part(*batch) for batch in batches)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from keras_preact.data.checks import make_read_only
 from keras_preact.data.splits import ArraySplit, ImageDataset
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -20,6 +21,8 @@ def bundled_cifar10() -> ImageDataset:
 
     It needs neither a download nor TensorFlow. It is meant for demonstrations and tests: an error measured on it is
     not comparable with errors on CIFAR-10.
+
+    Every call returns the same arrays, which are read-only; copy them to change them.
     """
     folder = Path(__file__).parent / "bundled"
     labels = json.loads((folder / "labels.json").read_text())
@@ -30,6 +33,7 @@ def bundled_cifar10() -> ImageDataset:
             with Image.open(path) as file:
                 mosaics.append(_tiles(np.asarray(file), size=32))
         splits[split] = ArraySplit(np.concatenate(mosaics), [int(label) for label in labels[split]])
+        make_read_only(splits[split].images, splits[split].labels)
     return ImageDataset("bundled", splits["train"], splits["test"], CIFAR10_CLASSES, source="bundled")
 
 

@@ -190,7 +190,9 @@ def from_folder(directory: str | Path, image_size: int | None = None, skip_corru
             split.check_files()
         splits.append(split)
     name = Path(os.path.abspath(root)).name  # "." and ".." have none; a link keeps its own
-    return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped), "folder")
+    selection = {"data_dir": os.path.abspath(root), "image_size": image_size, "skip_corrupt": skip_corrupt}
+    selection = {key: value for key, value in selection.items() if value not in (None, False)}
+    return ImageDataset(name, splits[0], splits[1], tuple(names), tuple(skipped), "folder", selection)
 
 
 def _class_folders(folder: Path) -> list[str]:
@@ -203,13 +205,15 @@ def _class_folders(folder: Path) -> list[str]:
 
 def _images(folder: Path) -> list[Path]:
     """Return the images of a class folder and its subfolders, without hidden ones such as `.ipynb_checkpoints`."""
-    images = sorted(
+    found = (
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in IMAGE_SUFFIXES
         and not path.is_dir()
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
+    # Windows compares paths without regard to case; the order decides batches and fingerprint on every system.
+    images = sorted(found, key=lambda path: path.relative_to(folder).parts)
     if not images:
         raise InputError(f"the class folder {folder.parent.name}/{folder.name} has no images; add some or remove it")
     return images

@@ -11,15 +11,17 @@ import gzip
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_preact.data.splits import ARRAYS, Split, check_classes, check_examples, check_range
-from keras_preact.errors import FLOAT32_MAX, InputError, check_choice
+from keras_preact.data.checks import check_classes, check_examples, check_range, make_read_only, make_text
+from keras_preact.data.rules import baselines
+from keras_preact.data.splits import ARRAYS, Split
+from keras_preact.errors import FLOAT32_MAX, InputError, check_choice, check_number, check_positive, shown
 
 BUNDLED = Path(__file__).parent / "bundled"
 TOKENS = ("integers", "number, length")
@@ -32,7 +34,7 @@ TASKS = {
 KINDS = {"integers": "iu", "numbers": "iuf"}
 """NumPy's codes of the dtypes of each kind."""
 PADDING, UNKNOWN = "", "\N{REPLACEMENT CHARACTER}"
-"""The first two entries of every vocabulary: tokens 0 and 1."""
+"""The first two entries of the bundled vocabularies: tokens 0 and 1."""
 TEST_EVERY = 10
 """Every tenth review is a test review."""
 TRAINING_HOURS = 304 * 24
@@ -85,21 +87,27 @@ class SequenceSplit(Split):
 class SequenceDataset:
     """Training and test sequences.
 
+    The name, the vocabulary and the class names are converted to `str`.
+
     Attributes:
         name: used in run.json and messages.
         train: training sequences.
         test: test sequences.
         task: `"classification"`, `"next_token"` or `"forecast"`.
-        vocabulary: the words or characters, indexed by token. Empty for numeric series.
+        vocabulary: the words or characters, indexed by token. Empty for numeric series. For classification, token 0 is
+            padding, which networks ignore, and token 1 an unknown word: the vocabulary begins with two entries that
+            are not words, for example `""` and `"[UNK]"`.
         class_names: names of the classes, in the order of the labels. Empty for other tasks.
         unit: unit of the error: % of the classes or tokens, or the unit of a forecast.
         source: the name by which `load_dataset` returns these data; `"arrays"` (default) if it cannot.
+        hourly: whether a forecast continues the first feature hour by hour, as the rules of `baselines` assume.
+            Default `False`: a forecast has no baselines.
 
     Raises:
         InputError: the task is unknown, the arrays do not have the dtype and shape of the task, training and test
-            sequences differ in shape, tokens have no vocabulary, there are fewer than two classes, a class has no
-            training sequences, a label or token is outside the classes or the vocabulary, or a number is NaN or
-            infinite.
+            sequences differ in shape, tokens have no vocabulary, the vocabulary of a classification begins with words,
+            there are fewer than two classes, a class has no training sequences, a label or token is outside the
+            classes or the vocabulary, or a number is NaN or infinite.
 
     Example:
 
@@ -116,13 +124,16 @@ class SequenceDataset:
     class_names: tuple[str, ...] = ()
     unit: str = "%"
     source: str = ARRAYS
+    hourly: bool = False
     kind: ClassVar[str] = "sequences"
 
     def __post_init__(self) -> None:
+        make_text(self, "vocabulary", "class_names")
         check_choice("task", self.task, TASKS)
         if self.task != "forecast" and not self.vocabulary:
             raise InputError(f"{self.name} has tokens but no vocabulary; pass their words, or their numbers as text")
         if self.task == "classification":
+            _check_first_tokens(self)
             check_classes(self.name, self.class_names)
         for what, split in (("training", self.train), ("test", self.test)):
             for kind, array, layout in zip(("sequences", "targets"), _arrays(split), TASKS[self.task], strict=True):
@@ -159,7 +170,8 @@ class SequenceDataset:
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return texts as tokens, for a network that was trained on these data.
 
-        Texts are cut, or padded with 0, to `length`. Words that are not in the vocabulary become token 1.
+        For classification, texts are split into words in lower case and punctuation marks; for `"next_token"`, into
+        characters. They are cut, or padded with 0, to `length`. What is not in the vocabulary becomes token 1.
 
         Args:
             texts: sentences; for characters, any text.
@@ -168,18 +180,27 @@ class SequenceDataset:
             int32 (n, length).
 
         Raises:
-            InputError: the data are numbers, or `texts` is a single string.
+            InputError: the data are numbers; `texts` is a single string; tokens 0 and 1 are not padding and unknown
+                text; or the vocabulary has entries that no text is split into, such as words with capital letters, or
+                for `"next_token"` any words.
 
         Example:
 
         >>> bundled_reviews().encode(["A film"])[0, :3].tolist() == bundled_reviews().encode(["a FILM"])[0, :3].tolist()
         True
         """
-        if not self.vocabulary:
+        if self.task == "forecast":
             raise InputError(f"{self.name} has numbers, not text; only texts are encoded")
         if isinstance(texts, str):
             raise InputError("texts is a single string; pass a list of strings")
-        split: Any = _words if self.task == "classification" else list
+        _check_first_tokens(self)
+        parts, split = PARTS[self.task]
+        for entry in self.vocabulary[2:]:
+            if split(entry) != [entry]:
+                raise InputError(
+                    f"encode splits texts into {parts} and would never find {shown(entry)!r} in the vocabulary of "
+                    f"{self.name}; use a vocabulary of {parts}, or turn texts into tokens yourself"
+                )
         return _tokens([split(text) for text in texts], self.vocabulary, self.length)
 
     @property
@@ -232,6 +253,25 @@ def _check_array(what: str, array: np.ndarray, task: str, kind: str, axes: str) 
         raise InputError(f"the {what} are NaN or infinite in example {first}; replace the values or leave it out")
 
 
+def _check_first_tokens(dataset: SequenceDataset) -> None:
+    """Raise InputError if token 0 or 1 is text: networks ignore token 0, and `encode` returns 1 for unknown text."""
+    _, split = PARTS[dataset.task]
+    first = dataset.vocabulary[:2]
+    if len(first) < 2 or any(len(split(entry)) == 1 and entry != UNKNOWN for entry in first):
+        raise InputError(
+            f"the vocabulary of {dataset.name} begins with {', '.join(repr(shown(entry)) for entry in first)}, but "
+            "token 0 must be padding and token 1 unknown text; begin it with '' and '[UNK]', and number the tokens to "
+            "match"
+        )
+
+
+def _cached(sequences: Any, targets: Any) -> SequenceSplit:
+    """Return a split of a bundled data set, which is cached and therefore read-only."""
+    split = SequenceSplit(sequences, targets)
+    make_read_only(split.sequences, split.labels)
+    return split
+
+
 # ---- text ---------------------------------------------------------------------------------------------------------
 
 
@@ -246,14 +286,21 @@ def bundled_reviews(length: int = 40, vocabulary: int = 8000) -> SequenceDataset
             8000.
 
     Returns:
-        A data set with sequences int32 (n, length) and labels int32 (n,): 0 negative, 1 positive.
+        A data set with sequences int32 (n, length) and labels int32 (n,): 0 negative, 1 positive. Every call returns
+        the same arrays, which are read-only; copy them to change them.
+
+    Raises:
+        InputError: `length` is not an integer of at least 1, or `vocabulary` not one of at least 3.
     """
+    check_positive("length", length)
+    check_number("vocabulary", vocabulary, 3)  # padding, unknown, and a word
+    check_positive("vocabulary", vocabulary)
     train, test = _ratings_and_texts()
     known = _vocabulary((word for _, text in train for word in _words(text)), vocabulary)
 
     def split(reviews: list[tuple[float, str]]) -> SequenceSplit:
         tokens = _tokens([_words(text) for _, text in reviews], known, length)
-        return SequenceSplit(tokens, np.array([rating > 0 for rating, _ in reviews], np.int32))
+        return _cached(tokens, np.array([rating > 0 for rating, _ in reviews], np.int32))
 
     classes = ("negative", "positive")
     source = "reviews" if (length, vocabulary) == (40, 8000) else ARRAYS
@@ -265,8 +312,16 @@ def bundled_characters(length: int = 128) -> SequenceDataset:
     """Return the same sentences as one training text and one test text. The task: which character comes next?
 
     Args:
-        length: characters per sequence. The target is the sequence shifted by one character.
+        length: characters per sequence. The target is the sequence shifted by one character. Default 128.
+
+    Returns:
+        A data set with sequences and targets int32 (n, length). Every call returns the same arrays, which are
+        read-only; copy them to change them.
+
+    Raises:
+        InputError: `length` is not an integer of at least 1, or longer than the test text.
     """
+    check_positive("length", length)
     texts = ["\n".join(text for _, text in split) for split in _ratings_and_texts()]
     known = _vocabulary(texts[0], 100)
     train, test = (_shifted(text, known, length) for text in texts)
@@ -277,8 +332,10 @@ def bundled_characters(length: int = 128) -> SequenceDataset:
 def _shifted(text: str, vocabulary: Sequence[str], length: int) -> SequenceSplit:
     """Return a text cut into sequences, with the text shifted by one character as targets."""
     count = (len(text) - 1) // length
+    if not count:
+        raise InputError(f"length is {length}; it must be less than the {len(text)} characters of the text")
     tokens = _tokens([text], vocabulary, count * length + 1)[0]
-    return SequenceSplit(tokens[:-1].reshape(count, length), tokens[1:].reshape(count, length))
+    return _cached(tokens[:-1].reshape(count, length), tokens[1:].reshape(count, length))
 
 
 def _ratings_and_texts() -> tuple[list[tuple[float, str]], list[tuple[float, str]]]:
@@ -291,6 +348,13 @@ def _ratings_and_texts() -> tuple[list[tuple[float, str]], list[tuple[float, str
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+PARTS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
+    "classification": ("words in lower case and punctuation marks", _words),
+    "next_token": ("characters", list),
+}
+"""What `encode` splits texts into, and how, by task."""
 
 
 def _vocabulary(tokens: Iterable[str], size: int) -> tuple[str, ...]:
@@ -321,18 +385,22 @@ def bundled_weather(length: int = 72, horizon: int = 24) -> SequenceDataset:
         horizon: hours to forecast. Default 24.
 
     Returns:
-        A data set with sequences float32 (n, length, 8) and targets float32 (n, horizon, 1), temperatures in °C.
+        A data set with sequences float32 (n, length, 8) and targets float32 (n, horizon, 1), temperatures in °C. Every
+        call returns the same arrays, which are read-only; copy them to change them.
 
     Raises:
-        InputError: `length` + `horizon` hours do not fit into the test split of two months.
+        InputError: `length` or `horizon` is not an integer of at least 1, or together they do not fit into the test
+            split of two months.
     """
+    check_positive("length", length)
+    check_positive("horizon", horizon)
     with gzip.open(BUNDLED / "weather.csv.gz", "rt", encoding="ascii") as file:
         hours = np.loadtxt(file, delimiter=",", dtype=np.float32)
     angle = 2 * np.pi * np.arange(len(hours)) / 24
     hours = np.column_stack([hours, np.sin(angle), np.cos(angle)]).astype(np.float32)
     train, test = (_windows(part, length, horizon) for part in (hours[:TRAINING_HOURS], hours[TRAINING_HOURS:]))
     source = "weather" if (length, horizon) == (72, 24) else ARRAYS
-    return SequenceDataset("weather", train, test, "forecast", unit="°C", source=source)
+    return SequenceDataset("weather", train, test, "forecast", unit="°C", source=source, hourly=True)
 
 
 def _windows(hours: np.ndarray, length: int, horizon: int) -> SequenceSplit:
@@ -342,66 +410,7 @@ def _windows(hours: np.ndarray, length: int, horizon: int) -> SequenceSplit:
         raise InputError(f"{length} + {horizon} hours do not fit into a split of {len(hours)} hours; use fewer")
     past = np.stack([hours[start : start + length] for start in range(count)])
     future = np.stack([hours[start + length : start + length + horizon, :1] for start in range(count)])
-    return SequenceSplit(past, future)
-
-
-# ---- baselines ----------------------------------------------------------------------------------------------------
-
-
-def baselines(dataset: SequenceDataset) -> dict[str, float]:
-    """Return the test errors of simple rules: in %, or for a forecast the mean absolute error in its unit.
-
-    Example:
-
-    >>> sorted(baselines(bundled_weather()))
-    ['last value', 'mean of the last day', 'same hour of the day before']
-    """
-    rules = {"classification": _bag_of_words, "next_token": _frequencies, "forecast": _naive_forecasts}
-    return rules[dataset.task](dataset)
-
-
-def _bag_of_words(dataset: SequenceDataset) -> dict[str, float]:
-    """Naive Bayes on the words of a sentence, regardless of order, with add-one smoothing."""
-    words, classes = len(dataset.vocabulary), dataset.classes
-    counts = np.ones((classes, words))
-    for tokens, label in zip(dataset.train.sequences, dataset.train.labels, strict=True):
-        np.add.at(counts[label], tokens[tokens > 0], 1)
-    examples = np.bincount(dataset.train.labels.astype(np.int64), minlength=classes)
-    weights = np.log(counts / counts.sum(1, keepdims=True))
-    scores = np.stack([np.where(dataset.test.sequences > 0, w[dataset.test.sequences], 0).sum(1) for w in weights])
-    predicted = (scores + np.log(examples / examples.sum())[:, None]).argmax(0)
-    return {
-        "the more frequent class": 100 * float(np.mean(dataset.test.labels != examples.argmax())),
-        "bag of words (naive Bayes)": 100 * float(np.mean(dataset.test.labels != predicted)),
-    }
-
-
-def _frequencies(dataset: SequenceDataset) -> dict[str, float]:
-    """Predict the most frequent token, or the most frequent successor of the last token."""
-    size, test = len(dataset.vocabulary), dataset.test
-    tokens, labels = (array.ravel().astype(np.int64) for array in _arrays(dataset.train))
-    pairs, counts = np.unique(tokens * size + labels, return_counts=True)
-    # The most frequent pair of each token comes last, so that its successor stays in the table; of several, the first.
-    order = np.lexsort((-pairs, counts))
-    followed_by = np.zeros(size, np.int64)
-    followed_by[pairs[order] // size] = pairs[order] % size
-    return {
-        "the most frequent token": 100 * float(np.mean(test.labels != np.bincount(labels).argmax())),
-        "what most often follows the last token": 100 * float(np.mean(test.labels != followed_by[test.sequences])),
-    }
-
-
-def _naive_forecasts(dataset: SequenceDataset) -> dict[str, float]:
-    """Repeat past values of the first feature, assumed hourly and the only target; no rules for several targets."""
-    past, future = (array.astype(np.float64) for array in (dataset.test.sequences[..., :1], dataset.test.labels))
-    if future.shape[-1] != 1:
-        return {}
-    forecasts = {"last value": past[:, -1:]}
-    if past.shape[1] >= 24:
-        day = past[:, -24:]
-        forecasts["same hour of the day before"] = day[:, np.arange(future.shape[1]) % 24]
-        forecasts["mean of the last day"] = day.mean(1, keepdims=True)
-    return {name: float(np.abs(future - forecast).mean()) for name, forecast in forecasts.items()}
+    return _cached(past, future)
 
 
 SEQUENCES = {"reviews": bundled_reviews, "characters": bundled_characters, "weather": bundled_weather}

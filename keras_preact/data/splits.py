@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from keras_preact.data.batches import TestBatches, TrainBatches, as_labels
+from keras_preact.data.checks import check_classes, check_examples, check_range, make_text
 from keras_preact.errors import InputError, check_choice, check_positive
 
 ARRAYS = "arrays"
@@ -22,6 +23,8 @@ ShapeAndDtype = tuple[tuple[int, ...], str]
 
 class Split(ABC):
     """Training or test examples with their labels.
+
+    A subclass sets `labels` and defines `signature`, `batch` and `update_hash`. For images, subclass `ImageSplit`.
 
     Attributes:
         labels: (n, …), the class or target of each example.
@@ -43,18 +46,18 @@ class Split(ABC):
 
     @abstractmethod
     def update_hash(self, digest: Any) -> None:
-        """Update a hashlib object with the data of this split."""
+        """Update a hashlib object with the data of this split. A run is only resumed on data of the same hash."""
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """Return the number of complete batches in an epoch.
 
         Raises:
-            InputError: there are none, or `batch_size` is not an integer.
+            InputError: there are none, or `batch_size` is not an integer of at least 1.
         """
-        if not 1 <= batch_size <= len(self):
+        if check_positive("batch_size", batch_size) > len(self):
             limit = f"{len(self):,}"
             raise InputError(f"a batch of {batch_size} does not fit {limit} training examples; use 1 to {limit}")
-        return len(self) // check_positive("batch_size", batch_size)
+        return len(self) // int(batch_size)
 
     def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Any:
         """Return endless shuffled batches for `model.fit`, starting at a step of the run."""
@@ -68,8 +71,25 @@ class Split(ABC):
 class ImageSplit(Split):
     """Images, uint8, with int32 labels (n,).
 
+    To read images from another source, define a subclass: it sets `labels` and `image_shape` and defines `batch` and
+    `update_hash`. It defines `at` only if its images can change their size.
+
     Attributes:
+        labels: (n,), the class of each image.
         image_shape: (height, width, channels).
+
+    Example: gray images, made when they are needed.
+
+    >>> class Gray(ImageSplit):
+    ...     labels, image_shape = np.arange(20, dtype="int32") % 2, (8, 8, 3)
+    ...     def batch(self, indices):
+    ...         images = [np.full(self.image_shape, index, "uint8") for index in indices]
+    ...         return np.stack(images), self.labels[indices]
+    ...     def update_hash(self, digest):
+    ...         digest.update(b"gray, 0 to 19")
+    >>> dataset = ImageDataset("gray", Gray(), Gray(), ("even", "odd"))
+    >>> dataset.train.batch(np.array([4, 7]))[1].tolist(), dataset.image_shape
+    ([0, 1], (8, 8, 3))
     """
 
     image_shape: tuple[int, int, int]
@@ -240,33 +260,11 @@ class _Part(ImageSplit):
         digest.update(self.labels)
 
 
-def check_range(split: str, kind: str, name: str, numbers: np.ndarray, of: str, count: int) -> None:
-    """Raise InputError if a number is outside [0, count): a backend would fail later, or not at all."""
-    low, high = int(numbers.min()), int(numbers.max())
-    if low < 0 or high >= count:
-        raise InputError(
-            f"a {split} {kind} of {name} is {low if low < 0 else high}, but its {count} {of} are numbered 0 to "
-            f"{count - 1}; correct the {kind}s or name all {of}"
-        )
-
-
-def check_classes(name: str, class_names: Sequence[str]) -> None:
-    """Raise InputError if a data set has fewer than two classes."""
-    if len(class_names) < 2:
-        raise InputError(f"the number of classes of {name} is {len(class_names)}; it must be at least 2")
-
-
-def check_examples(name: str, class_names: Sequence[str], labels: np.ndarray, kind: str) -> None:
-    """Raise InputError if a class has no training examples, which are of a kind such as `"images"`."""
-    for label in np.setdiff1d(np.arange(len(class_names)), labels):
-        raise InputError(
-            f"the class {class_names[label]} of {name} has no training {kind}; add some, or leave out the class"
-        )
-
-
 @dataclass(frozen=True)
 class ImageDataset:
     """Training and test images of the same shape and classes.
+
+    The name and the class names are converted to `str`.
 
     Attributes:
         name: used in run.json and messages.
@@ -275,6 +273,7 @@ class ImageDataset:
         class_names: names of the classes, in the order of the labels.
         skipped: names of images that were left out because they could not be read.
         source: the name by which `load_dataset` returns these data; `"arrays"` (default) if it cannot.
+        selection: the other fields of a `RunConfig` with which it returns them, such as `{"image_size": 16}`.
 
     Raises:
         InputError: fewer than two classes, a label without a class, a class without training images, different image
@@ -294,11 +293,13 @@ class ImageDataset:
     class_names: tuple[str, ...]
     skipped: tuple[str, ...] = ()
     source: str = ARRAYS
+    selection: Mapping[str, Any] = field(default_factory=dict)
     kind = "images"
     task = "classification"
     unit = "%"
 
     def __post_init__(self) -> None:
+        make_text(self, "class_names")
         check_classes(self.name, self.class_names)
         for what, split in (("training", self.train), ("test", self.test)):
             if len(split) == 0:
@@ -362,7 +363,8 @@ class ImageDataset:
             indices = np.flatnonzero(labels >= 0)
             return _Part(split, indices, labels[indices])
 
-        return replace(self, train=part(self.train), test=part(self.test), class_names=names)
+        selection = {} if self.source == ARRAYS else {**self.selection, "only": names}
+        return replace(self, train=part(self.train), test=part(self.test), class_names=names, selection=selection)
 
     def at(self, image_size: int) -> ImageDataset:
         """Return the data with images of another size; see `ImageSplit.at`.
@@ -374,7 +376,11 @@ class ImageDataset:
         (16, 16, 3)
         """
         check_image_size(image_size)
-        return replace(self, train=self.train.at(image_size), test=self.test.at(image_size))
+        source, selection = self.source, {**self.selection, "image_size": image_size}
+        if source == ARRAYS or "image_size" in self.selection:  # averaged twice, which no configuration says
+            source, selection = ARRAYS, {}
+        train, test = self.train.at(image_size), self.test.at(image_size)
+        return replace(self, train=train, test=test, source=source, selection=selection)
 
     def size_at(self, scale: float) -> int:
         """Return the height and width in pixels of images scaled by `scale`.

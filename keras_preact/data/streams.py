@@ -30,7 +30,7 @@ from keras_preact.data.splits import (
     check_image_size,
     check_short_side,
 )
-from keras_preact.errors import InputError, check_installed
+from keras_preact.errors import InputError, check_count, check_installed
 from keras_preact.keras_private import without_tensorflow_seed
 from keras_preact.paper import IMAGENET_CROP, IMAGENET_SHORT_SIDE
 
@@ -70,11 +70,12 @@ def from_tfds(
     if image.np_dtype != np.uint8:
         raise InputError(f"the pixels of {name} are {np.dtype(image.np_dtype)}, not uint8; choose another data set")
     class_names = tuple(builder.info.features["label"].names)
+    selection: dict[str, Any] = {} if data_dir is None else {"data_dir": str(data_dir)}
     height, width, channels = image.shape
     images = sum(builder.info.splits[split].num_examples for split in splits)
     if None not in image.shape and images * height * width * channels < IN_MEMORY_BYTES:
         train, test = (_in_memory(builder, split) for split in splits)
-        dataset = ImageDataset(name, train, test, class_names, source=name)
+        dataset = ImageDataset(name, train, test, class_names, source=name, selection=selection)
         return dataset if image_size is None else dataset.at(image_size)
     if image_size is None:
         raise InputError(
@@ -83,7 +84,8 @@ def from_tfds(
         )
     check_image_size(image_size)
     first, second = (_Stream(builder, split, image_size) for split in splits)
-    return ImageDataset(name, first, second, class_names, source=name)
+    selection["image_size"] = image_size
+    return ImageDataset(name, first, second, class_names, source=name, selection=selection)
 
 
 @contextlib.contextmanager
@@ -100,6 +102,21 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextlib.contextmanager
+def _without_progress_bars() -> Iterator[None]:
+    """Within the block, tensorflow-datasets shows no progress bars; after it, as the program chose."""
+    import tensorflow_datasets as tfds
+    from tensorflow_datasets.core.utils import tqdm_utils
+
+    had_bars = getattr(tqdm_utils, "_active", True)  # no public function returns it
+    tfds.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if had_bars:
+            tfds.enable_progress_bar()
+
+
 @_quiet()
 def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool = True) -> Any:
     """Return the builder of a data set of tensorflow-datasets; download the data set if it is missing.
@@ -111,9 +128,13 @@ def prepare_tfds(name: str, data_dir: str | Path | None = None, download: bool =
         InputError: tensorflow-datasets is not installed, or the data set is unknown, missing or incomplete.
     """
     check_installed(f"the data set {name!r}", "tensorflow", "tensorflow_datasets")
+    with _without_progress_bars():
+        return _prepared(name, data_dir, download)
+
+
+def _prepared(name: str, data_dir: str | Path | None, download: bool) -> Any:
     import tensorflow_datasets as tfds
 
-    tfds.disable_progress_bar()
     folder = data_dir or "the default folder"
     is_new = data_dir is not None and not Path(data_dir).exists()
     try:
@@ -293,6 +314,7 @@ class _Stream(ImageSplit):
 
     def train_batches(self, batch_size: int, seed: int, first_step: int = 0) -> Iterator[tuple[Any, Any]]:
         steps = self.steps_per_epoch(batch_size)
+        check_count("seed", seed)
         first_epoch, skipped = divmod(first_step, steps)
         for epoch in itertools.count(first_epoch):
             yield from self._epoch(batch_size, seed, epoch, skipped).as_numpy_iterator()

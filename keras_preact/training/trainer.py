@@ -173,7 +173,7 @@ def with_data(config: RunConfig, dataset: Dataset | None) -> tuple[RunConfig, Da
     actual = dataset.name if dataset.source == ARRAYS else dataset.source
     if config.dataset != actual:
         config = dataclasses.replace(config, dataset=actual, data_dir=None)
-    return config, dataset
+    return dataclasses.replace(config, **getattr(dataset, "selection", {})), dataset  # sequences have none
 
 
 def unrolled_if_synchronized(config: RunConfig) -> RunConfig:

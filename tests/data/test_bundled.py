@@ -4,9 +4,10 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import keras_preact.data
-from keras_preact.data import bundled_cifar10
+from keras_preact.data import bundled_cifar10, load_dataset
 
 
 def test_bundled_images_are_the_first_of_each_class_of_cifar10():
@@ -31,6 +32,16 @@ def test_no_test_image_is_a_training_image():
     data = bundled_cifar10()
     training = {image.tobytes() for image in data.train.images}
     assert not any(image.tobytes() in training for image in data.test.images)
+
+
+@pytest.mark.parametrize("name", ["bundled", "reviews", "characters", "weather"])
+def test_a_program_cannot_change_what_the_next_one_loads(name):
+    for split in (load_dataset(name).train, load_dataset(name).test):
+        for array in (split.images if name == "bundled" else split.sequences, split.labels):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 0
+        for array in split.batch(np.arange(2)):
+            array[0] = 0  # a batch is a copy
 
 
 def test_the_bundle_is_small():

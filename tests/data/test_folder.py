@@ -4,6 +4,7 @@ import copy
 import json
 import multiprocessing
 import os
+import pathlib
 import pickle
 import sys
 
@@ -170,6 +171,20 @@ def test_a_link_to_nowhere_is_named(folder):
 def test_a_subfolder_named_like_an_image_is_none(folder):
     (folder / "train" / "cats" / "raw.png").mkdir()
     assert len(from_folder(folder).train) == 6 and from_folder(folder).fingerprint()
+
+
+def test_the_order_of_images_does_not_depend_on_how_a_system_compares_paths(folder, monkeypatch):
+    """Windows ignores the case; without a link or a subfolder, the order on Linux is that of the names."""
+    for name in ("B.png", "a.png", "a/z.png", "a-b.png", "C.png"):
+        path = folder / "train" / "cats" / name
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (20, 30)).save(path)
+    data = from_folder(folder)
+    names = [path.relative_to(folder / "train" / "cats").as_posix() for path in data.train.paths[:8]]
+    assert names == ["0.png", "1.png", "2.png", "B.png", "C.png", "a/z.png", "a-b.png", "a.png"]
+    fingerprint = data.fingerprint()
+    monkeypatch.setattr(pathlib.PurePath, "__lt__", lambda path, other: str(path).lower() < str(other).lower())
+    assert from_folder(folder).fingerprint() == fingerprint
 
 
 def test_hidden_subfolders_have_no_images(folder):

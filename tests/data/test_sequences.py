@@ -1,5 +1,7 @@
 """The bundled sequences match their descriptions, and the baselines are correct."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -60,7 +62,7 @@ def test_weather_is_a_year_of_hours_without_test_hours_in_training():
 def test_forecast_baselines_by_hand():
     hours = np.arange(60, dtype="float32")
     past, future = hours[None, :48, None], hours[None, 48:54, None]
-    rules = baselines(dataset((past, future), (past, future), "forecast"))
+    rules = baselines(dataset((past, future), (past, future), "forecast", hourly=True))
     assert rules["last value"] == pytest.approx(np.mean([1, 2, 3, 4, 5, 6]))
     assert rules["same hour of the day before"] == pytest.approx(24)
     assert rules["mean of the last day"] == pytest.approx(np.mean(hours[48:54] - hours[24:48].mean()))
@@ -68,15 +70,22 @@ def test_forecast_baselines_by_hand():
 
 def test_forecast_baselines_of_unsigned_numbers():
     past, future = np.full((4, 3, 1), 5, "uint8"), np.full((4, 2, 1), 3, "uint8")
-    assert baselines(dataset((past, future), (past, future), "forecast")) == {"last value": 2.0}
+    assert baselines(dataset((past, future), (past, future), "forecast", hourly=True)) == {"last value": 2.0}
 
 
 def test_baselines_without_enough_data_are_left_out():
     past, future = np.zeros((3, 12, 2), "float32"), np.ones((3, 30, 1), "float32")
-    short = dataset((past, future), (past, future), "forecast")
+    short = dataset((past, future), (past, future), "forecast", hourly=True)
     assert baselines(short) == {"last value": 1.0}
     two = np.ones((3, 5, 2), "float32")
-    assert baselines(dataset((past, two), (past, two), "forecast")) == {}
+    assert baselines(dataset((past, two), (past, two), "forecast", hourly=True)) == {}
+
+
+def test_other_forecasts_have_no_baselines():
+    """The target may be any feature, or none, and the steps need not be hours."""
+    pressure, wind = np.full((5, 30), 1000.0), np.tile(np.arange(30.0), (5, 1))
+    pair = np.stack([pressure, wind], -1), np.tile(np.arange(30.0, 32.0), (5, 1))[..., None]
+    assert baselines(dataset(pair, pair, "forecast", unit="m/s")) == {}
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int32", "uint64"])
@@ -90,10 +99,10 @@ def test_next_token_baselines_by_hand(dtype):
 @pytest.mark.parametrize("dtype", ["int32", "uint64"])
 def test_a_bag_of_words_ignores_order(dtype):
     rng = np.random.default_rng(0)
-    x = rng.integers(1, 10, size=(200, 6)).astype(dtype)
+    x, words = rng.integers(1, 10, size=(200, 6)).astype(dtype), ("", "[UNK]", *"cdefghij")
     word, order = (x == 3).any(1).astype(dtype), (x[:, 0] < x[:, 1]).astype(dtype)
     errors = [
-        baselines(dataset((x, y), (x, y), "classification", vocabulary=tuple("abcdefghij"), class_names=("n", "y")))
+        baselines(dataset((x, y), (x, y), "classification", vocabulary=words, class_names=("n", "y")))
         for y in (word, order)
     ]
     assert errors[0]["bag of words (naive Bayes)"] < 20 < errors[1]["bag of words (naive Bayes)"]
@@ -127,10 +136,12 @@ def test_bad_input():
         SequenceSplit(np.zeros((5, 2), "int32"), np.zeros(4, "int32"))
     with pytest.raises(InputError, match="do not fit into a split"):
         bundled_weather(length=2000)
+    with pytest.raises(InputError, match="length is 200000; it must be less than the"):
+        bundled_characters(200_000)
     with pytest.raises(InputError, match="unknown task"):
         dataset(*[(np.zeros((1, 2)), np.zeros(1))] * 2, "regression")
     fine, bad = (np.array([[0, 2]]), np.array([1])), (np.array([[0, 3]]), np.array([-1]))
-    words, names = ("", "?", "a"), ("no", "yes")
+    words, names = ("", "[UNK]", "a"), ("no", "yes")
     with pytest.raises(InputError, match="a test token of made up is 3, but its 3 words are numbered 0 to 2"):
         dataset(fine, (bad[0], fine[1]), "classification", vocabulary=words, class_names=names)
     with pytest.raises(InputError, match="a training label of made up is -1, but its 2 classes are numbered 0 to 1"):
@@ -193,13 +204,13 @@ def with_value(array, value):
 @pytest.mark.parametrize("split", ["training", "test"])
 def test_arrays_that_do_not_fit_the_task_are_refused(split, task, change, says):
     good, bad = pair(task), change(*pair(task))
-    options = {} if task == "forecast" else {"vocabulary": ("", "?"), "class_names": ("no", "yes")}
+    options = {} if task == "forecast" else {"vocabulary": ("", "[UNK]"), "class_names": ("no", "yes")}
     with pytest.raises(InputError, match=f"the {split} {says}"):
         dataset(*((bad, good) if split == "training" else (good, bad)), task, **options)
 
 
 def test_both_splits_have_the_same_shapes():
-    names = {"vocabulary": ("", "?"), "class_names": ("no", "yes")}
+    names = {"vocabulary": ("", "[UNK]"), "class_names": ("no", "yes")}
     with pytest.raises(InputError, match=r"have the shapes \(6, 4\) and \(4, 1\), test .* \(6, 4\) and \(1, 1\); make"):
         dataset(pair("forecast", horizon=4), pair("forecast", horizon=1), "forecast")
     with pytest.raises(InputError, match=r"have the shapes \(6,\) and \(\), test sequences and targets \(8,\)"):
@@ -211,7 +222,7 @@ def test_both_splits_have_the_same_shapes():
 
 def test_lists_become_arrays():
     lists = [[1, 0], [1, 1]], [0, 1]
-    data = dataset(lists, lists, "classification", vocabulary=("", "?"), class_names=("no", "yes"))
+    data = dataset(lists, lists, "classification", vocabulary=("", "[UNK]"), class_names=("no", "yes"))
     assert data.train.batch(np.array([1]))[0].tolist() == [[1, 1]] and baselines(data)
     with pytest.raises(InputError, match="differ in length; cut or pad them"):
         SequenceSplit([[1, 0], [1]], [0, 1])
@@ -232,6 +243,85 @@ def test_characters_are_encoded_one_by_one():
     data = bundled_characters()
     start = "".join(data.vocabulary[token] for token in data.test.sequences[0])
     assert np.array_equal(data.encode([start])[0], data.test.sequences[0])
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, "40"])
+@pytest.mark.parametrize(
+    ("load", "option"),
+    [
+        (bundled_reviews, "length"),
+        (bundled_characters, "length"),
+        (bundled_weather, "length"),
+        (bundled_weather, "horizon"),
+    ],
+)
+def test_sizes_that_are_no_positive_integers_are_refused(load, option, number):
+    with pytest.raises(InputError, match=f"{option} is {number!r}; it must be an integer of at least 1"):
+        load(**{option: number})
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [(0, "number of at least 3"), (2, "number of at least 3"), ("9", "number of at least 3"), (3.5, "an integer")],
+)
+def test_a_vocabulary_has_a_word_besides_padding_and_unknown(number, says):
+    with pytest.raises(InputError, match=f"vocabulary is {number!r}; it must be .*{says}"):
+        bundled_reviews(vocabulary=number)
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [("good", "bad", "film", "the"), ("", "bad", "film"), ("[PAD]", "?", "film"), ("0", "1", "2"), ("Good", "", "a")],
+)
+def test_networks_ignore_token_0_so_that_it_cannot_be_a_word(vocabulary):
+    pair = np.array([[0, 1, 2], [1, 2, 0]]), np.array([0, 1])
+    with pytest.raises(InputError, match=r"begins with .*, but token 0 must be padding .* begin it with"):
+        dataset(pair, pair, "classification", vocabulary=vocabulary, class_names=("no", "yes"))
+
+
+@pytest.mark.parametrize("first", [("", "\ufffd"), ("", "[UNK]"), ("<pad>", "<unk>")])
+def test_unknown_words_become_token_1(first):
+    pair = np.array([[0, 1, 2], [1, 2, 0]]), np.array([0, 1])
+    data = dataset(pair, pair, "classification", vocabulary=[*first, "film", "!"], class_names=("no", "yes"))
+    assert data.encode(["Excellent film!", "unk pad"]).tolist() == [[1, 2, 3], [1, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("task", "vocabulary", "says"),
+    [
+        ("classification", ("", "[UNK]", "film", "Good"), "into words in lower case .* would never find 'Good'"),
+        ("classification", ("", "[UNK]", "don't"), 'would never find "don\'t"'),
+        ("next_token", ("", "[UNK]", "film"), "into characters and would never find 'film' in the vocabulary of made"),
+        ("next_token", ("a", "b", "c"), "begins with 'a', 'b', but token 0 must be padding and token 1 unknown text"),
+    ],
+)
+def test_texts_are_not_encoded_with_words_that_are_never_found(task, vocabulary, says):
+    tokens = np.array([[0, 1, 2], [1, 2, 0]])
+    pair = (tokens, np.array([0, 1])) if task == "classification" else (tokens, tokens)
+    names = ("no", "yes") if task == "classification" else ()
+    data = dataset(pair, pair, task, vocabulary=vocabulary, class_names=names)
+    with pytest.raises(InputError, match=says):
+        data.encode(["film"])
+
+
+def test_names_of_any_type_become_text():
+    """run.json cannot hold NumPy's numbers."""
+    pair = np.array([[0, 1, 2], [1, 2, 0]]), np.array([0, 1])
+    words = ("", "[UNK]", "2")
+    first = dataset(pair, pair, "classification", vocabulary=words, class_names=("0", "1"))
+    other = dataset(pair, pair, "classification", vocabulary=np.array(words), class_names=np.arange(2))
+    assert json.dumps(other.facts()) == json.dumps(first.facts()) and other.fingerprint() == first.fingerprint()
+
+
+def test_what_stored_runs_were_trained_on_has_not_changed():
+    """A run is only resumed and evaluated on data of the recorded fingerprint."""
+    found = {name: load_dataset(name).fingerprint()[:16] for name in ("bundled", *SEQUENCES)}
+    assert found == {
+        "bundled": "65568deda3799240",
+        "reviews": "1fc4214e163a73a1",
+        "characters": "d3ee6d4b27aa60ec",
+        "weather": "c88bbbca57e6cd0d",
+    }
 
 
 @pytest.mark.parametrize(

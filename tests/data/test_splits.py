@@ -1,10 +1,13 @@
 """Arrays: splits, data sets of some classes, other sizes, and what is refused."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.data import ArraySplit, bundled_cifar10, from_arrays, load_dataset
+from keras_preact.data import ArraySplit, ImageDataset, bundled_cifar10, from_arrays, load_dataset
 from keras_preact.data.splits import check_image_size
 
 
@@ -45,6 +48,15 @@ def test_bad_arrays_are_refused(change, message):
     good = {"x_train": pixels(4), "y_train": [0, 1, 0, 1], "x_test": pixels(4), "y_test": [0, 1, 0, 1]}
     with pytest.raises(InputError, match=message):
         from_arrays(**{**good, **change})
+
+
+def test_names_of_any_type_become_text():
+    """run.json cannot hold NumPy's numbers or paths."""
+    x, y = pixels(4), [0, 1, 0, 1]
+    data = from_arrays(x, y, x, y, class_names=np.arange(2), name=Path("mine"))
+    assert (data.name, data.class_names) == ("mine", ("0", "1")) and json.dumps(data.facts())
+    assert ImageDataset("mine", data.train, data.test, np.arange(2)).fingerprint() == data.fingerprint()
+    assert data.fingerprint() == from_arrays(x, y, x, y).fingerprint()
 
 
 def test_length_and_steps_per_epoch():

@@ -215,6 +215,22 @@ def test_without_a_network_no_download_is_tried(tmp_path, monkeypatch, caplog):
     assert caplog.records == []  # the error says it
 
 
+@pytest.mark.parametrize("active", [True, False])
+def test_the_program_keeps_its_progress_bars(active, equal_sizes, monkeypatch):
+    bars = tfds.core.utils.tqdm_utils
+    monkeypatch.setattr(bars, "_active", active)
+    from_tfds("small_equal", equal_sizes, download=False)
+    assert bars._active == active
+    with pytest.raises(InputError, match="is not prepared"):
+        from_tfds("cifar10", equal_sizes, download=False)
+    assert bars._active == active
+
+
+def test_a_stream_has_a_seed_from_0(other_sizes):
+    with pytest.raises(InputError, match="seed is -1; it must be an integer of at least 0"):
+        batches_of(from_tfds("small_photos", other_sizes, image_size=16).train, 0, 1, seed=-1)
+
+
 def test_other_sizes_need_an_image_size(other_sizes):
     with pytest.raises(InputError, match=r"differ in size .*; pass image_size \(--image-size\), for example 224"):
         from_tfds("small_photos", other_sizes)

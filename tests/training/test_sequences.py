@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 def made_up(task):
     """Data that are easy to learn: does a token occur, what comes next in a circle, how does a sine go on."""
     tokens = RNG.integers(1, 6, size=(80, 8)).astype("int32")
-    words = ("", "?", "a", "b", "c", "d")
+    words = ("", "[UNK]", "a", "b", "c", "d")
     if task == "classification":
         pair = tokens, (tokens == 3).any(1).astype("int32")
         options = {"vocabulary": words, "class_names": ("no", "yes")}
@@ -36,7 +36,7 @@ def made_up(task):
         time = RNG.uniform(0, 24, size=(80, 1)) + np.arange(30)
         waves = 20 + 5 * np.sin(time * 2 * np.pi / 24)[..., None].astype("float32")
         pair = waves[:, :26], waves[:, 26:]
-        options = {"unit": "°C"}
+        options = {"unit": "°C", "hourly": True}
     splits = [SequenceSplit(*(array[part] for array in pair)) for part in (slice(60), slice(60, None))]
     return SequenceDataset("made up", *splits, task, **options)
 

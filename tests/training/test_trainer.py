@@ -17,9 +17,10 @@ import keras
 import numpy as np
 import pytest
 from harness import StopAfter, array
+from PIL import Image
 
 from keras_preact import InputError
-from keras_preact.data import bundled_cifar10, from_arrays
+from keras_preact.data import bundled_cifar10, from_arrays, from_folder
 from keras_preact.errors import MissingPackage, Stopped
 from keras_preact.layers import ExclusiveGating, UnitStack
 from keras_preact.losses import SmoothedCrossEntropy
@@ -679,6 +680,41 @@ def test_a_run_on_loaded_data_that_were_passed_is_evaluated_without_them(tmp_pat
     run = start(dataclasses.replace(config, image_size=8), tmp_path / "run", bundled_cifar10().at(8))
     assert run.record()["config"]["dataset"] == "bundled"
     assert evaluate(run.path).keys() == {"test_loss", "test_error"}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("made", "recorded"),
+    [
+        (lambda data: data.at(8), {"image_size": 8}),
+        (lambda data: data.at(8).only(["cat", "dog"]), {"image_size": 8, "only": ["cat", "dog"]}),
+        (lambda data: data.only(["dog", "cat"]).at(8), {"image_size": 8, "only": ["dog", "cat"]}),
+    ],
+)
+def test_a_run_records_how_the_data_that_were_passed_were_selected(made, recorded, tmp_path):
+    config = RunConfig(options={"depth": 8}, recipe=dataclasses.replace(RECIPE, steps=1))
+    run = start(config, tmp_path / "run", made(bundled_cifar10()))
+    known = run.record()["config"]
+    assert known["dataset"] == "bundled" and {key: known[key] for key in recorded} == recorded
+    assert evaluate(run.path)["test_error"] == pytest.approx(run.record()["result"]["test_error"])
+
+
+def test_a_run_on_a_folder_that_was_passed_knows_the_folder(tmp_path):
+    for path in ("train/cat/1.png", "train/dog/1.png", "test/cat/2.png", "test/dog/2.png"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        Image.new("RGB", (60, 40)).save(tmp_path / path)
+    config = RunConfig(options={"depth": 8}, recipe=dataclasses.replace(RECIPE, steps=1, batch_size=2))
+    run = start(config, tmp_path / "run", from_folder(tmp_path, 16))
+    assert evaluate(run.path)["test_error"] == pytest.approx(run.record()["result"]["test_error"])
+
+
+def test_images_that_were_averaged_twice_are_passed_again(tmp_path):
+    config = RunConfig(options={"depth": 8}, recipe=dataclasses.replace(RECIPE, steps=1))
+    data = bundled_cifar10().at(16).at(8)
+    run = start(config, tmp_path / "run", data)
+    with pytest.raises(InputError, match="was trained on arrays; pass them again"):
+        evaluate(run.path)
+    assert evaluate(run.path, data)["test_error"] == pytest.approx(run.record()["result"]["test_error"])
 
 
 @pytest.mark.thorough
