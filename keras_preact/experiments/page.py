@@ -372,7 +372,18 @@ def _rates_of_confirmation(store: Store) -> str:
         f"{BUDGETS['deep'].recipes['cifar10'].steps:,} steps on all of CIFAR-10, another rate changes the mean test "
         "error of an order by these points:"
     )
-    return "\n".join([text, "", markdown_table(RATE_COLUMNS, rows)]) if rows else ""
+    return "\n".join([text, "", markdown_table(RATE_COLUMNS, rows), _other_precisions(store)]) if rows else ""
+
+
+def _other_precisions(store: Store) -> str:
+    """Return a sentence on the rates whose runs used other precisions than those at the paper's rate."""
+    runs, named = depth.confirmed(store), []
+    for (order, at, rate), found in runs.items():
+        at_papers = runs.get((order, at, PAPERS_RATE), ())
+        used, usual = ({run.config.precision for run in each} for each in (found, at_papers))
+        if usual and used != usual:
+            named.append(f"{in_words(order)}, {at} layers, {rate:g} ({' and '.join(sorted(used))})")
+    return f"Not in the precision of the runs at {PAPERS_RATE:g}: {'; '.join(named)}.\n" if named else ""
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:

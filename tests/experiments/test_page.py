@@ -27,10 +27,10 @@ from keras_preact.training import RunConfig, RunFolder
 ROOT = Path(__file__).parents[2]
 
 
-def run_of(made_up_run, results, table, row, seed, error, budget="deep"):
+def run_of(made_up_run, results, table, row, seed, error, budget="deep", precision="float32"):
     """Make up a run of a row, where `keep` would put it."""
     (chosen,) = EXPERIMENTS[table].select([row])
-    config = BUDGETS[budget].config(chosen, seed, "float32")
+    config = BUDGETS[budget].config(chosen, seed, precision)
     folder = results / "runs" / table / f"{budget}-{row}-{seed}"
     made_up_run(folder, config, error)
     return folder
@@ -135,6 +135,17 @@ def test_the_page_says_which_rates_are_best_after_the_steps_of_the_depth_study(t
     change = difference((46.0, 47.0), (42.0, 43.0, 44.0))
     assert f"| original | 110 | 43.0 % (n = 3) | 0.03 | 46.5 % (n = 2) | {change} |" in page and change.is_known
     assert "| full pre-activation | 110 |" not in page  # one rate
+    assert "Not in the precision" not in page
+    run_of(made_up_run, tmp_path, "depth", "original-110-0.03", 2, 46.0, precision="mixed_bfloat16")
+    page = write_results(tmp_path).read_text()
+    said = "Not in the precision of the runs at 0.1: original, 110 layers, 0.03 (float32 and mixed_bfloat16).\n"
+    assert said in page
+
+
+def test_runs_of_a_row_in_another_precision_are_counted(tmp_path, made_up_run):
+    for seed, precision in enumerate(("mixed_bfloat16", "mixed_bfloat16", "float32")):
+        run_of(made_up_run, tmp_path, "table1", "original", seed, 42.0 + seed, precision=precision)
+    assert "| 43.00 ± 1.00 | 3, 1 in float32 |" in write_results(tmp_path).read_text()
 
 
 @pytest.mark.thorough
