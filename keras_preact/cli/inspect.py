@@ -40,8 +40,8 @@ def run(options: argparse.Namespace) -> None:
         counts = f"{len(model.inputs)} and {len(model.outputs)}"
         raise InputError(f"{options.model} must have one input and one output, not {counts}; save a part that has")
     chain = Chain.of(model)
-    _check_classifies(model, chain.activation, options.model)
     images, labels, shown = _images_for(model, options)
+    _check_classifies(model, chain.activation, options.model)
     config, state = _origin(options)
     config.setdefault("precision", chain.links[0].unit.dtype_policy.name)
     found = inspect_model(model, images, labels, shown, state, _has_own_data(options.model))
