@@ -343,7 +343,7 @@ def test_the_screening_of_warm_up_alone_has_its_depths():
 def test_an_error_that_is_nan_or_infinite_is_marked_as_a_failure(bad):
     axes = screening_figure({"original": {(20, 0.1): bad, (110, 0.1): 80.0}}, 80.0).axes[0]
     assert texts(axes) == [f"{bad} ✕", "80 ✕"]
-    assert [text.get_color() for text in axes.texts] == ["black", "white"]  # the map is blank behind the first
+    assert [text.get_color() for text in axes.texts] == ["black", "white"]  # the first is on a blank cell
 
 
 def test_depth_has_a_panel_for_each_quantity_and_rate_with_a_dot_a_run():
