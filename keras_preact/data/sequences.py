@@ -220,8 +220,12 @@ class SequenceDataset:
             "train_sequences": len(self.train),
             "test_sequences": len(self.test),
             "unit": self.unit,
-            "baselines": baselines(self),
+            "baselines": self._baselines,
         }
+
+    @functools.cached_property
+    def _baselines(self) -> dict[str, float]:
+        return baselines(self)  # they can take seconds, and a run reads the facts twice
 
     def only(self, class_names: Sequence[str]) -> SequenceDataset:
         """Raise InputError: only images can be selected by class."""

@@ -62,15 +62,14 @@ def compare(
         _check_name(name, RunFolder(out))
     first = next(iter(configs.values()))
     for name, config in configs.items():
+        check_devices(config.devices)  # before loading the data
         if different := [key for key in _DATA if getattr(config, key) != getattr(first, key)]:
             raise InputError(
                 f"{name} has a different {different[0]} from {next(iter(configs))}; a comparison needs the same data"
             )
-    check_devices(first.devices)  # before loading the data
     _, data = with_data(first, dataset)
     named, models = {}, {}
     for name, given in configs.items():  # raise the errors of `start` before creating the folder
-        check_devices(given.devices)
         config = named[name] = with_data(given, data)[0]
         check_fits(config, data)
         model = build_model(unrolled_if_synchronized(config), data)
