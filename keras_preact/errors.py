@@ -136,7 +136,7 @@ def as_command(verb: str, path: object) -> str:
 
 
 class WriteError(OSError):
-    """The system refused to write a file of a run. The message names the file and the remedy.
+    """The system refused to write a file. The message names the file and the remedy.
 
     Attributes:
         run: folder of the run to resume afterwards; `None` if the run had not started, or is finished.
@@ -155,7 +155,9 @@ then resume with `keras-preact train --resume runs/mine`
     run: Path | None = None
 
     def __str__(self) -> str:
-        remedies = {**REMEDIES, errno.ENOENT: "restore the folder"}
+        another = "choose another path"
+        missing = "create or restore the folder"
+        remedies = {**REMEDIES, errno.ENOENT: missing, errno.EISDIR: another, errno.ENOTDIR: another}
         remedy = remedies.get(self.errno or 0, "check that the disk works")
         resume = "" if self.run is None else f", then resume with {as_command('train --resume', self.run)}"
         return f"cannot write {self.filename}: {self.strerror}; {remedy}{resume}"

@@ -23,7 +23,7 @@ from keras_preact.models import load_model
 from keras_preact.models.cards import card, page
 from keras_preact.models.catalogue import Pretrained, catalogue, untrained
 from keras_preact.models.saving.named_weights import assign_checked
-from keras_preact.models.saving.safetensors import as_arrays, checksum, read_safetensors, save_safetensors
+from keras_preact.models.saving.safetensors import as_arrays, read_safetensors, save_safetensors, tensors_checksum
 from keras_preact.training.config import RunConfig
 from keras_preact.training.runs import RunFolder
 
@@ -68,7 +68,7 @@ def publish(run: RunFolder, name: str, root: Path, data_dir: str | None = None) 
         raise InputError(f"{run.path} is not among the stored runs; store it first, with keras-preact results --keep")
     model = load_model(run.trained_model(), compile=False)
     digest = stored.record.get("weights", {}).get("sha256")  # older runs have none
-    if digest not in (None, checksum(as_arrays(model, "float16"))):
+    if digest not in (None, tensors_checksum(as_arrays(model, "float16"))):
         raise InputError(f"{run.path} has other weights than the stored run {stored.folder.path}; publish that run")
     small, large = root / "keras_preact" / "weights", root / "weights"
     aside = small / f"{name}.safetensors.new"

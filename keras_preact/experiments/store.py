@@ -23,7 +23,7 @@ from keras_preact.experiments.grid import BUDGETS
 from keras_preact.experiments.tables import EXPERIMENTS
 from keras_preact.files import writing
 from keras_preact.models import get_entry, load_model
-from keras_preact.models.saving.safetensors import as_arrays, checksum
+from keras_preact.models.saving.safetensors import as_arrays, tensors_checksum
 from keras_preact.training.config import RunConfig
 from keras_preact.training.recipe import RECIPES
 from keras_preact.training.runs import ENDED, RunFolder
@@ -338,6 +338,6 @@ def _checksum_of_weights(run: RunFolder) -> str | None:
     if not run.model_path.exists():
         return None
     try:
-        return checksum(as_arrays(load_model(run.model_path, compile=False), "float16"))
+        return tensors_checksum(as_arrays(load_model(run.model_path, compile=False), "float16"))
     except InputError:
         return None

@@ -9,7 +9,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.experiments import keep, publish
 from keras_preact.models import catalogue, pretrained
-from keras_preact.models.saving.safetensors import checksum, read_safetensors
+from keras_preact.models.saving.safetensors import read_safetensors, tensors_checksum
 from keras_preact.training import AdamRecipe, CosineSchedule, Recipe, RunConfig, start
 
 TWO = {"steps": 2, "batch_size": 16, "schedule": CosineSchedule(0.01)}
@@ -44,7 +44,7 @@ def test_a_published_network_has_the_errors_of_its_entry(root):
     about = publish.publish(run, "tiny", root)
     (kept,) = (root / "results/runs").glob("*/*/run.json")
     weights = read_safetensors(root / "keras_preact/weights/tiny.safetensors")
-    assert json.loads(kept.read_text())["weights"] == {"dtype": "float16", "sha256": checksum(weights)}
+    assert json.loads(kept.read_text())["weights"] == {"dtype": "float16", "sha256": tensors_checksum(weights)}
     assert catalogue.catalogue() == {"tiny": about}
     images, labels = RunConfig.from_dict(run.training()["config"]).load_dataset().test.batch(range(1000))
     logits = pretrained("tiny", dtype="float32").predict(images, verbose=0)

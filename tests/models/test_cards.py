@@ -12,7 +12,7 @@ from keras_preact.experiments import Store
 from keras_preact.experiments.store import Run
 from keras_preact.models.cards import binomial_interval, card, facts, limits, page
 from keras_preact.models.catalogue import catalogue, weights_file
-from keras_preact.models.saving.safetensors import checksum, read_safetensors
+from keras_preact.models.saving.safetensors import read_safetensors, tensors_checksum
 from keras_preact.training import RunFolder
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_a_card_agrees_with_the_stored_runs(name):
     assert abs(about.test_error - run.error) < 0.15  # float16
     assert about.recipe["seed"] == run.config.seed and about.recipe["steps"] == run.config.recipe.steps
     if "weights" in run.record:  # runs of before 2026-11-26 have no checksum
-        assert run.record["weights"]["sha256"] == checksum(read_safetensors(weights_file(about)))
+        assert run.record["weights"]["sha256"] == tensors_checksum(read_safetensors(weights_file(about)))
     text = card(about)
     assert f"{statistics.mean(about.seeds):.2f}" in text and f"n = {len(seeds)}" in text and about.sha256 in text
 

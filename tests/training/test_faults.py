@@ -396,7 +396,8 @@ def test_another_folder_of_the_old_name_is_left_alone(data, tmp_path):
 @needs_posix
 def test_a_folder_that_is_removed_ends_the_run_and_does_not_come_back(data, tmp_path):
     run = tmp_path / "run"
-    with pytest.raises(WriteError, match=r"the run folder was removed .* during training; restore the folder"):
+    message = r"the run folder was removed .* during training; create or restore the folder"
+    with pytest.raises(WriteError, match=message):
         start(CONFIG, run, dataset=data, callbacks=[At(2, lambda: shutil.rmtree(run))])
     assert not run.exists()
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import keras
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from keras_preact.errors import InputError, check_choice
+from keras_preact.files import written_aside
 from keras_preact.models.saving.named_weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
@@ -35,8 +36,8 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         dtype: of floating-point weights: `"float32"` (default) or `"float16"`, which halves the size.
 
     Raises:
-        InputError: the model is not built, an unknown dtype, a weight that is not finite in the dtype, or a file that
-            cannot be written. An existing file is unchanged.
+        InputError: the model is not built, an unknown dtype, or a weight that is not finite in the dtype.
+        WriteError: (an OSError) the system refused to write the file; an existing file is unchanged.
 
     Example:
 
@@ -49,18 +50,9 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     if not model.built:
         raise InputError(f"{model.name} has no weights yet; call it on a batch, then save it")
     tensors = as_arrays(model, dtype)
-    path = Path(path)
-    partial = path.with_name(path.name + ".partial")
-    about = {"model": model.name, "version": __version__, "sha256": checksum(tensors)}
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode
-        save_file(tensors, partial, metadata={ABOUT: json.dumps(about)})
-        partial.chmod(mode)  # safetensors makes a file that nobody but its owner can read
-        partial.replace(path)
-    except (SafetensorError, OSError) as error:
-        partial.unlink(missing_ok=True)
-        raise InputError(f"{path} cannot be written ({error}); choose an existing folder with free space") from None
+    about = {"model": model.name, "version": __version__, "sha256": tensors_checksum(tensors)}
+    with written_aside(Path(path)) as aside:  # safetensors' own `save_file` hides the file from other users
+        aside.write_bytes(save(tensors, {ABOUT: json.dumps(about)}))
 
 
 def as_arrays(model: keras.Model, dtype: str) -> dict[str, np.ndarray]:
@@ -121,15 +113,15 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dictionary)
     except (SafetensorError, OSError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{path.name} cannot be read as safetensors ({error}); save it again") from None
-    if about and (not isinstance(about, dict) or about.get("sha256") != checksum(tensors)):
+    if about and (not isinstance(about, dict) or about.get("sha256") != tensors_checksum(tensors)):
         raise InputError(f"{path.name} is damaged: its weights do not match its checksum; copy or save it again")
     return tensors
 
 
-def checksum(tensors: dict[str, np.ndarray]) -> str:
+def tensors_checksum(tensors: dict[str, np.ndarray]) -> str:
     """Return the SHA-256 of the names, dtypes, shapes and values of tensors.
 
-    >>> checksum({"a": np.zeros(2, "float32")}) == checksum({"a": np.zeros((1, 2), "float32")})
+    >>> tensors_checksum({"a": np.zeros(2, "float32")}) == tensors_checksum({"a": np.zeros((1, 2), "float32")})
     False
     """
     digest = hashlib.sha256()

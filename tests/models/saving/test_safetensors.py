@@ -1,17 +1,21 @@
+import errno
 import json
+import os
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 from harness import SOME_OR_MANY, array, assert_refused_or_equal, disturb
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from keras_preact import InputError
+from keras_preact.errors import WriteError
 from keras_preact.interop import load_safetensors, save_safetensors
 from keras_preact.layers import ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, unroll
-from keras_preact.models.saving.safetensors import ABOUT, checksum
+from keras_preact.models.saving.safetensors import ABOUT, tensors_checksum
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ def test_one_changed_weight_is_found_where_the_file_has_a_checksum(path, value):
     model = cifar_resnet(8)
     save_safetensors(model, path)
     tensors = load_file(path)
-    about = {"sha256": checksum(tensors)}
+    about = {"sha256": tensors_checksum(tensors)}
     with safe_open(path, "numpy") as file:
         assert json.loads(file.metadata()[ABOUT])["sha256"] == about["sha256"]
     tensors["stem_conv/kernel"][0, 0, 0, 0] = value
@@ -135,8 +139,8 @@ def test_the_checksum_is_of_names_dtypes_shapes_and_values():
         {"a": tensors["a"] + 1, "b": tensors["b"]},
         {"a": tensors["a"]},
     ]
-    assert checksum(dict(reversed(tensors.items()))) == checksum(tensors)
-    assert len({checksum(each) for each in (tensors, *others)}) == 6
+    assert tensors_checksum(dict(reversed(tensors.items()))) == tensors_checksum(tensors)
+    assert len({tensors_checksum(each) for each in (tensors, *others)}) == 6
 
 
 @pytest.mark.parametrize(
@@ -204,18 +208,24 @@ def test_hostile_files_are_refused(path, content):
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(path, tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"cannot be written \(.*; choose an existing folder"):
-        save_safetensors(cifar_resnet(8), tmp_path / "nowhere" / "weights.safetensors")
-    save_safetensors(cifar_resnet(8), path)
+    network = cifar_resnet(8)
+    with pytest.raises(WriteError, match="No such file or directory; create or restore the folder"):
+        save_safetensors(network, tmp_path / "nowhere" / "weights.safetensors")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(WriteError, match="folder: Is a directory; choose another path"):
+        save_safetensors(network, tmp_path / "folder")
+    (tmp_path / "folder").rmdir()
+    save_safetensors(network, path)
     before = path.read_bytes()
 
-    def full(tensors, file, **options):
-        file.write_bytes(b"half of it")
-        raise SafetensorError("No space left on device")
+    def full(aside, content):
+        with open(aside, "wb") as file:
+            file.write(content[: len(content) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("keras_preact.models.saving.safetensors.save_file", full)
-    with pytest.raises(InputError, match="No space left on device"):
-        save_safetensors(cifar_resnet(8), path)
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(WriteError, match=f"cannot write {path}: No space left on device; free some space"):
+        save_safetensors(network, path)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
