@@ -1,6 +1,6 @@
 """Data sets (bundled, tensorflow-datasets, folders, arrays), batches, and augmentation on the device."""
 
-from keras_preact.data.batches import TestBatches, TrainBatches, as_input_errors, feed, part_of
+from keras_preact.data.batches import TestBatches, TrainBatches, feed, original_errors, part_of
 from keras_preact.data.bundled import bundled_cifar10
 from keras_preact.data.folder import FolderSplit, from_folder
 from keras_preact.data.load import load_dataset, prepare_dataset
@@ -28,7 +28,6 @@ __all__ = [
     "Split",
     "TestBatches",
     "TrainBatches",
-    "as_input_errors",
     "baselines",
     "bundled_characters",
     "bundled_cifar10",
@@ -39,6 +38,7 @@ __all__ = [
     "from_folder",
     "from_tfds",
     "load_dataset",
+    "original_errors",
     "part_of",
     "prepare_dataset",
 ]

@@ -144,7 +144,7 @@ def feed(batches: Any) -> Any:
 
 
 @contextmanager
-def as_input_errors(*batches: Any) -> Iterator[None]:
+def original_errors(*batches: Any) -> Iterator[None]:
     """Re-raise the exception of a batch, such as an InputError, that TensorFlow wrapped in an error of its own.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.data import as_input_errors, feed
+from keras_preact.data import feed, original_errors
 from keras_preact.data.load import is_bundled
 from keras_preact.data.sequences import SequenceDataset
 from keras_preact.data.splits import ARRAYS, check_image_size
@@ -151,6 +151,6 @@ def evaluate(
     loss = RunConfig.from_dict(record["config"]).recipe.loss(task)
     model.compile(loss=loss, metrics=[task.metric()], jit_compile=compiles_with_xla())
     batches = test.test_batches(TEST_BATCH)
-    with as_input_errors(batches):
+    with original_errors(batches):
         test_loss, metric = model.evaluate(feed(batches), verbose=0)
     return {"test_loss": float(test_loss), "test_error": task.error(float(metric))}

@@ -14,7 +14,7 @@ from typing import Any, cast
 import keras
 import numpy as np
 
-from keras_preact.data import as_input_errors, feed, part_of
+from keras_preact.data import feed, original_errors, part_of
 from keras_preact.data.splits import ARRAYS
 from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
@@ -390,7 +390,7 @@ class _Run:
         test_batch = max(TEST_BATCH // config.devices, 1) * config.devices
         batches = scaled.train.train_batches(config.recipe.batch_size, config.seed, part.first_step)
         tests = scaled.test.test_batches(test_batch)
-        with as_input_errors(batches, tests):
+        with original_errors(batches, tests):
             self.model.fit(
                 feed(part_of(batches, *process())),
                 initial_epoch=part.first_epoch,

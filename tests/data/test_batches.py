@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from keras_preact import InputError
-from keras_preact.data import ArraySplit, TestBatches, TrainBatches, as_input_errors, feed, part_of
+from keras_preact.data import ArraySplit, TestBatches, TrainBatches, feed, original_errors, part_of
 from keras_preact.data.batches import as_labels
 
 SPLIT = ArraySplit(np.arange(10, dtype="uint8").reshape(10, 1, 1, 1) * np.ones((1, 8, 8, 3), "uint8"), np.arange(10))
@@ -126,7 +126,7 @@ def train_on(split):
     model = keras.Sequential([keras.Input((8, 8, 3)), keras.layers.Flatten(), keras.layers.Dense(10)])
     model.compile(loss="sparse_categorical_crossentropy")
     batches = TrainBatches(split, 4)
-    with as_input_errors(batches):
+    with original_errors(batches):
         model.fit(feed(batches), steps_per_epoch=2, shuffle=False, verbose=0)
 
 
@@ -149,7 +149,7 @@ def test_a_split_that_stops_is_not_taken_for_the_end_of_the_data():
 def test_the_fault_of_a_prefetched_batch_does_not_hide_another_error():
     batches = TestBatches(SPLIT, 4)
     batches.fault = Odd()
-    with pytest.raises(ValueError, match="another"), as_input_errors(batches):
+    with pytest.raises(ValueError, match="another"), original_errors(batches):
         raise ValueError("another")
 
 
