@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from keras_preact import InputError
 from keras_preact.interop import load_safetensors, save_safetensors
-from keras_preact.layers import ConvShortcut, UnitStack, freeze_batch_norms
+from keras_preact.layers import ConvShortcut, ResidualUnit, UnitStack, freeze_batch_norms
 from keras_preact.layers.variables import named_variables
 from keras_preact.models import (
     Classification,
@@ -133,6 +133,21 @@ def test_a_network_keeps_its_rates_of_drop_path_and_needs_none_in_the_file(suffi
             load_weights(target, path)
             assert all(np.array_equal(value, values(model)[name]) for name, value in values(target).items())
             np.testing.assert_allclose(block_rates(target), [own, own] if own else [], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rolled", [True, False])
+@pytest.mark.parametrize("suffix", ENDINGS)
+def test_a_stack_inside_another_layer_keeps_its_rates_of_drop_path(suffix, rolled, tmp_path):
+    def make(rate):
+        inputs = keras.Input((2, 8, 8, 3))
+        stack = UnitStack(ResidualUnit(3, drop_path=rate), 2, rolled=rolled, name="stack")
+        return keras.Model(inputs, keras.layers.TimeDistributed(stack, name="each")(inputs))
+
+    model, target = make(0.2), make(0.5)
+    load_weights(target, write_weights(model, tmp_path / f"saved{suffix}"))
+    rates = [array(variable) for variable in target.weights if "rate" in variable.path]
+    assert rates and all(np.all(rate == 0.5) for rate in rates)
+    assert all(np.array_equal(value, values(model)[name]) for name, value in values(target).items())
 
 
 def disturb_weights(model):
