@@ -142,6 +142,7 @@ class Chain:
     _copies: tuple[_Copies, ...] = ()
     activation: str = "linear"
     _dtype: str = "float32"
+    _shape: tuple[int | None, ...] = ()
 
     @classmethod
     def of(cls, model: keras.Model | Chain) -> Chain:
@@ -195,6 +196,7 @@ class Chain:
                 copies,
                 _last_activation(model),
                 model.inputs[0].dtype,
+                tuple(model.inputs[0].shape),
             )
         except ValueError as error:  # Keras finds a path around the units
             raise InputError(
@@ -211,14 +213,13 @@ class Chain:
                 the images.
 
         Raises:
-            InputError: the model expects uint8 images and these have another dtype: pixels in [0, 1] would become 0.
+            InputError: the inputs are empty or of another shape than the model expects; or it expects uint8 images and
+                these have another dtype: pixels in [0, 1] would become 0.
         """
+        x, mask = ops.convert_to_tensor(inputs), None
+        self._check_inputs(x)
         for copies in self._copies:
             copies.update()
-        x, mask = ops.convert_to_tensor(inputs), None
-        dtype = keras.backend.standardize_dtype(x.dtype)
-        if self._dtype == "uint8" and dtype != "uint8":
-            raise InputError(f"{self.name} expects uint8 images, not {dtype}; pass pixels from 0 to 255 as uint8")
         if self._prepared is not None:
             x = without_updates(self._prepared, x, False)
         if self._before is not None:
@@ -227,6 +228,19 @@ class Chain:
             mask = masks[0] if masks else None
         links = tuple(replace(link, mask=mask) for link in self.links)
         return replace(self, links=links), ops.cast(x, links[0].unit.compute_dtype)
+
+    def _check_inputs(self, x: Any) -> None:
+        dtype, shape = keras.backend.standardize_dtype(x.dtype), tuple(x.shape)
+        sizes = self._shape[1:]
+        if len(shape) != len(sizes) + 1 or any(
+            size not in (None, ours) for size, ours in zip(sizes, shape[1:], strict=True)
+        ):
+            expected = ", ".join(["batch", *("any" if size is None else str(size) for size in sizes)])
+            raise InputError(f"{self.name} expects inputs of shape ({expected}), not {shape}; pass such a batch")
+        if not shape[0]:
+            raise InputError(f"the batch is empty; pass at least one input of {self.name}")
+        if self._dtype == "uint8" and dtype != "uint8":
+            raise InputError(f"{self.name} expects uint8 images, not {dtype}; pass pixels from 0 to 255 as uint8")
 
     def for_copies(self, count: int) -> Chain:
         """Return the chain for a batch that repeats the inputs `count` times."""

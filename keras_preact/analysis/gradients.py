@@ -115,7 +115,7 @@ def loss_gradient(
     if loss is None:
         outputs = chain.after(x, training)
         loss = _cross_entropy(chain, outputs)
-        check_labels(labels, tuple(outputs.shape))
+        labels = class_numbers(labels, tuple(outputs.shape))
 
     def error(x: Any) -> Any:
         values = loss(ops.convert_to_tensor(labels), chain.after(x, training))
@@ -126,8 +126,10 @@ def loss_gradient(
     return vjp(error, x, ops.full((), scale, error(x).dtype))
 
 
-def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
-    """Check that labels fit the sparse cross-entropy of outputs of this shape.
+def class_numbers(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return labels for the sparse cross-entropy of outputs of this shape: one number for each output.
+
+    Those of `keras.datasets`, with a last axis of size 1, lose that axis.
 
     Raises:
         InputError: there is only one score, or the labels are not integers, not one per output, or outside the classes.
@@ -139,6 +141,8 @@ def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
             "the network has one output, not a score for each class; use one with two classes, or pass the training "
             "loss to `gradient_signal` or `path_lengths` as loss="
         )
+    if array.shape == (*outputs, 1):
+        array = array[..., 0]
     if array.shape == shape:
         raise InputError("the labels are one-hot; pass class numbers: labels.argmax(-1)")
     if array.shape != tuple(outputs):
@@ -148,6 +152,7 @@ def check_labels(labels: Any, shape: tuple[int, ...]) -> None:
     if array.size and not (array.min() >= 0 and array.max() < classes):
         wrong = array.min() if array.min() < 0 else array.max()
         raise InputError(f"label {wrong:g} is outside [0, {classes}); pass class numbers from 0 to {classes - 1}")
+    return array
 
 
 def _cross_entropy(chain: Chain, outputs: Any) -> Callable[[Any, Any], Any]:

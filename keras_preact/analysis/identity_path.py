@@ -34,8 +34,8 @@ from keras_preact.analysis.identity_rules import (
 )
 from keras_preact.analysis.propagation import as_float64
 from keras_preact.errors import InputError
-from keras_preact.keras_private import layers_inside
-from keras_preact.layers.graph import Call, calls, keras_name
+from keras_preact.keras_private import layers_inside, nodes_of
+from keras_preact.layers.graph import Call, calls, graph_of, keras_name
 from keras_preact.layers.preactivation import PreActivation
 from keras_preact.layers.projection import ConvShortcut
 from keras_preact.layers.residual import ResidualLayer
@@ -68,7 +68,8 @@ class IdentityPath:
     Attributes:
         model: name of the model.
         units: the units in the order of the graph.
-        unread: custom layers outside the units; their `call`, which cannot be read, may contain units.
+        unread: layers outside the units that may contain units: custom layers, whose `call` cannot be read, and layers
+            that run a functional model, such as `TimeDistributed`.
     """
 
     model: str
@@ -120,9 +121,10 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
 
     Args:
         model: any functional Keras model, made of layers of this package, of Keras, or of both. Nested models are
-            checked too. A custom layer that hides an addition in its `call` is not recognized as a unit; the report
-            names layers that may. A custom `Shortcut` that declares `keeps_identity` is measured: it passes if, for
-            F = 0, it returns random x exactly, at inference and in training.
+            checked too. An addition inside the `call` of a custom layer, or in a model that a wrapper or a `UnitStack`
+            runs, is not recognized as a unit; the report names the layers that may contain units. A custom `Shortcut`
+            that declares `keeps_identity` is measured: it passes if, for F = 0, it returns random x exactly, at
+            inference and in training.
 
     Raises:
         InputError: the model is not functional, or none of its additions joins layers with weights to their input.
@@ -143,7 +145,11 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     if not units:
         raise InputError(
             f"{model.name} has no residual units: no addition in its graph joins layers with weights to their input"
-            + (f", and the calls of its custom layers cannot be read ({_list(unread)})" if unread else "")
+            + (
+                f", but some of its layers may contain units, which were not checked ({_list(unread)})"
+                if unread
+                else ""
+            )
             + "; pass a residual network, with its additions as keras.layers.Add or +"
         )
     return IdentityPath(model.name, units, unread)
@@ -163,15 +169,27 @@ def _units(paths: Paths) -> Iterator[UnitPath]:
 
 
 def _unread(paths: Paths) -> tuple[str, ...]:
-    """Return the custom layers that may contain units: they have weights inside, or are called on several tensors."""
+    """Return the layers outside the units that may contain units, by name and class."""
     return tuple(
         f"{call.name} ({type(call.operation).__name__})"
         for call in paths.graph
         if id(call.operation) not in paths.seen
         and isinstance(call.operation, keras.layers.Layer)
-        and not all(map(trusted_name, [call.operation, *layers_inside(call.operation)]))
-        and (len(call.inputs) > 1 or any(part.weights for part in layers_inside(call.operation)))
+        and (_may_hide_units(call) or any(map(_joins, layers_inside(call.operation))))
     )
+
+
+def _may_hide_units(call: Call) -> bool:
+    """Return whether a call runs a custom layer that has weights inside, or that receives several tensors."""
+    parts = layers_inside(call.operation)
+    is_custom = not all(map(trusted_name, [call.operation, *parts]))
+    return is_custom and (len(call.inputs) > 1 or any(part.weights for part in parts))
+
+
+def _joins(part: keras.layers.Layer) -> bool:
+    """Return whether a layer inside another is a functional model whose graph joins tensors, perhaps by addition."""
+    graph = graph_of(part)
+    return graph is not None and any(len(node.input_tensors) > 1 for node in nodes_of(graph))
 
 
 def _judge(found: Addition, before: list[Call] | None) -> UnitPath:

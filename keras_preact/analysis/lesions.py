@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.analysis.chain import Chain, Link, Pass
-from keras_preact.analysis.gradients import check_labels, loss_gradient, loss_scale
+from keras_preact.analysis.gradients import class_numbers, loss_gradient, loss_scale
 from keras_preact.analysis.propagation import as_float64
 from keras_preact.errors import InputError, check_count, check_positive
 
@@ -86,6 +86,9 @@ def swap(
     model: keras.Model | Chain, images: Any, labels: Any, swaps: Sequence[int] = (1, 2, 4, 8), seed: int = 0
 ) -> list[Swap]:
     """Return the test error after random swaps of units of equal shape.
+
+    Each pair is drawn independently, so a later swap may undo an earlier one; `order_kept` says how much of the order
+    remains.
 
     The network runs at inference: batch norm uses its moving averages.
 
@@ -238,8 +241,6 @@ def _errors(chain: Chain, x: Any, labels: Any, count: int = 1) -> list[float]:
     if outputs.shape[-1] == 1:
         raise InputError(f"{chain.name} has one output, not a score for each class; use a network with two classes")
     predicted = np.split(np.argmax(outputs, axis=-1), count)
-    expected = ops.convert_to_numpy(ops.convert_to_tensor(labels))
-    expected = expected[..., 0] if expected.shape == (*predicted[0].shape, 1) else expected  # as in keras.datasets
-    check_labels(expected, (*predicted[0].shape, outputs.shape[-1]))
+    expected = class_numbers(labels, (*predicted[0].shape, outputs.shape[-1]))
     kept = ~chain.is_padding(expected.shape)
     return [float(100 * np.mean((batch != expected)[kept])) for batch in predicted]

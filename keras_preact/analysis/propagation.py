@@ -100,7 +100,7 @@ def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True)
     """Return the relative error of Eq. (4), x_L = x_l + Σ F(x_i), for every unit whose shortcut receives x_l.
 
     In full pre-activation networks it is a rounding error. It is large if the shortcut is scaled, or if a layer
-    follows the addition.
+    follows the addition. Padding of sequences is left out.
 
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
@@ -121,12 +121,13 @@ def unrolled_sum(model: keras.Model | Chain, images: Any, training: bool = True)
     """
     results: list[UnrolledSum] = []
     for passes in _rows(_passes(model, images, training)):
-        end = as_float64(passes[-1][2].output)
+        mask = passes[-1][0].mask
+        end = _unpadded(passes[-1][2].output, mask)
         total = np.zeros_like(end)
         row = []
         for link, x, terms in reversed(passes):
-            total = total + as_float64(link.added_term(terms, training))
-            error = np.linalg.norm(end - as_float64(x) - total) / np.linalg.norm(end)
+            total = total + _unpadded(link.added_term(terms, training), mask)
+            error = np.linalg.norm(end - _unpadded(x, mask) - total) / np.linalg.norm(end)
             row.append(UnrolledSum(link.name, link.stage, float(error)))
         results += row[::-1]
     return results
@@ -149,6 +150,8 @@ class UnrolledSum:
 
 def scaling_factor(model: keras.Model | Chain, images: Any, training: bool = True) -> list[ScalingFactor]:
     """Measure how the shortcuts alone scale signal and gradient, Eq. (7) and (8), at every unit that passes x_l on.
+
+    Padding of sequences is left out.
 
     Args:
         model: functional model whose units have constant shortcuts, the identity or `ConstantScaling`; or its `Chain`.
@@ -214,17 +217,17 @@ def _factors(passes: Sequence[Pass], training: bool) -> tuple[list[float], list[
     signal = start = passes[0][1]
     for link, _, terms in passes:
         signal = link.along_shortcut(signal, ops.zeros_like(terms.residual), training)
-        forward.append(_ratio(signal, start))
+        forward.append(_ratio(signal, start, link.mask))
     gradient = end = passes[-1][2].output  # any direction serves
     for link, x, terms in reversed(passes):
         gradient = link.direct_gradient(x, terms, gradient, training)
-        backward.append(_ratio(gradient, end))
+        backward.append(_ratio(gradient, end, link.mask))
     return forward, backward[::-1]
 
 
-def _ratio(tensor: Any, reference: Any) -> float:
-    """Return the least-squares factor between `reference` and `tensor`."""
-    a, b = as_float64(tensor), as_float64(reference)
+def _ratio(tensor: Any, reference: Any, mask: Any) -> float:
+    """Return the least-squares factor between `reference` and `tensor`, without padding."""
+    a, b = _unpadded(tensor, mask), _unpadded(reference, mask)
     return float(np.vdot(a, b) / np.vdot(b, b))
 
 
@@ -238,7 +241,7 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
         x: input, for example (batch, height, width, channels), not all zeros. Default: normally distributed values.
 
     Raises:
-        InputError: the unit is not built, or changes the shape.
+        InputError: the layer is not a single residual unit, is not built, or changes the shape.
 
     Example:
 
@@ -249,6 +252,11 @@ def identity_error(unit: ResidualLayer, x: Any = None) -> float:
     >>> identity_error(unit), identity_error(original) > 0.5
     (0.0, True)
     """
+    if not isinstance(unit, ResidualLayer):
+        raise InputError(
+            f"{unit.name} is not a single residual unit; pass a ResidualUnit, one of the residual_layers() of a block, "
+            "or unit(k) of a stack"
+        )
     if not unit.built:
         raise InputError(f"{unit.name} is not built yet; call it once, or build it for an input shape")
     if unit.changes_shape:

@@ -150,6 +150,8 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
         ) from None
     try:
         program = _for_inference(model)
+        # Without `training=False`, Keras's augmentations would be part of the program.
+        program = keras.Model(program.input, program(program.input, training=False), name=program.name)
         program(images)  # Keras exports no model that was never called
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecations inside the exporters
@@ -221,6 +223,7 @@ def _constant_normalizations(program: keras.Model) -> Iterator[None]:
 
 
 def _write(program: keras.Model, path: Path, format: Format, dtype: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)  # OpenVINO would not create it
     if format.name == "openvino":
         _write_openvino(program, path)
         return

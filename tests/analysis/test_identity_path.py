@@ -714,7 +714,7 @@ def test_custom_layers_that_may_have_units_inside_are_named():
     x = inputs = keras.Input((8, 8, 8))
     for k in range(2):
         x = Hidden(name=f"hidden{k}")(x)
-    with pytest.raises(InputError, match=r"cannot be read \(hidden0 \(Hidden\), hidden1 \(Hidden\)\)"):
+    with pytest.raises(InputError, match=r"not checked \(hidden0 \(Hidden\), hidden1 \(Hidden\)\)"):
         check_identity_path(keras.Model(inputs, x))
     x = layers.Add()([x, basic(x)])
     x = SumOfHalf(name="half")(x, basic(x))
@@ -725,6 +725,23 @@ def test_custom_layers_that_may_have_units_inside_are_named():
     assert check_identity_path(keras.Model(inputs, layers.Add()([x, basic(x)]))).unread == ("stack (UnitStack)",)
     in_a_branch = layers.Add()([inputs, layers.Conv2D(8, 1)(Hidden()(inputs))])
     assert check_identity_path(keras.Model(inputs, in_a_branch)).unread == ()
+
+
+def test_models_that_other_layers_run_are_named_if_they_may_have_units_inside():
+    a = keras.Input((8,))
+    unit = keras.Model(a, layers.ReLU()(layers.Add()([a, layers.Dense(8)(a)])))
+    plain = keras.Model(a, layers.Dense(8)(a))
+    for make, shape, name in (
+        (lambda unit: UnitStack(unit, 3, rolled=True, name="stack"), (8,), "stack (UnitStack)"),
+        (lambda unit: UnitStack(unit, 3, rolled=False, name="stack"), (8,), "stack (UnitStack)"),
+        (lambda unit: layers.TimeDistributed(unit, name="each"), (5, 8), "each (TimeDistributed)"),
+    ):
+        inputs = keras.Input(shape)
+        clear = layers.Add()([inputs, layers.Dense(8)(layers.ReLU()(inputs))])
+        assert check_identity_path(keras.Model(inputs, make(unit)(clear))).unread == (name,)
+        assert check_identity_path(keras.Model(inputs, make(plain)(clear))).unread == ()
+        with pytest.raises(InputError, match="may contain units, which were not checked"):
+            check_identity_path(keras.Model(inputs, make(unit)(inputs)))
 
 
 # ---- networks of others -------------------------------------------------------------------------------------------
@@ -790,7 +807,7 @@ def test_other_networks_of_keras_hub():
     report = check_identity_path(hub.GPT2Backbone(**text, max_sequence_length=12))
     assert report.is_clear and "not checked: transformer_layer_0 (TransformerDecoder)" in str(report)
     vit = hub.ViTBackbone((16, 16, 3), (4, 4), num_layers=2, num_heads=2, hidden_dim=8, mlp_dim=16)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="which were not checked"):
         check_identity_path(vit)
     dense = hub.DenseNetBackbone([2, 2], growth_rate=4, **conv)
     with pytest.raises(InputError, match="has no residual units: no addition in its graph joins layers with weights"):

@@ -19,7 +19,7 @@ from keras_preact.analysis import (
 )
 from keras_preact.analysis.differentiation import vjp
 from keras_preact.analysis.gradients import _are_scaled_distributions, loss_gradient
-from keras_preact.layers import PLACEMENTS, ResidualUnit, UnitStack
+from keras_preact.layers import PLACEMENTS, EncoderBlock, ResidualUnit, UnitStack
 from keras_preact.models import cifar_resnet, imagenet_resnet, preact_resnet50, roll
 from keras_preact.training import RunConfig
 from keras_preact.training.build import build_model
@@ -151,6 +151,30 @@ def test_a_sigmoid_has_no_default_loss():
 def test_labels_that_are_none_are_refused(labels, words):
     with pytest.raises(InputError, match=words):
         gradient_signal(network(8), X, labels)
+
+
+def test_labels_of_keras_datasets_lose_their_last_axis():
+    model = network(8)
+    assert gradient_signal(model, X, Y[:, None]) == gradient_signal(model, X, Y)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((2, 8, 8, 3), r"expects inputs of shape \(batch, 16, 16, 3\), not \(2, 8, 8, 3\)"),
+        ((2, 16, 16, 4), r"expects inputs of shape \(batch, 16, 16, 3\), not \(2, 16, 16, 4\)"),
+        ((16, 16, 3), r"expects inputs of shape \(batch, 16, 16, 3\), not \(16, 16, 3\)"),
+        ((0, 16, 16, 3), "the batch is empty; pass at least one input"),
+    ],
+)
+def test_inputs_of_another_shape_are_refused(shape, words):
+    with pytest.raises(InputError, match=words):
+        forward_signal(network(8), np.zeros(shape, "float32"))
+
+
+def test_a_network_of_any_size_accepts_every_size():
+    model = cifar_resnet(8, input_shape=(None, None, 3))
+    assert [len(forward_signal(model, np.ones((2, size, size, 3)))) for size in (8, 16)] == [3, 3]
 
 
 def test_a_network_of_one_score_needs_its_loss():
@@ -378,6 +402,9 @@ def test_the_identity_error_is_zero_where_nothing_follows_the_addition(placement
 def test_the_identity_error_of_units_that_have_none():
     with pytest.raises(InputError, match="is not built yet"):
         identity_error(ResidualUnit(8))
+    for layer in (EncoderBlock(2, 8), UnitStack(ResidualUnit(8), 2)):
+        with pytest.raises(InputError, match="is not a single residual unit; pass a ResidualUnit"):
+            identity_error(layer)
     unit = ResidualUnit(8, strides=2)
     unit.build((None, 8, 8, 8))
     with pytest.raises(InputError, match="changes the shape"):

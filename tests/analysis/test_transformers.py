@@ -121,6 +121,23 @@ def test_the_signal_is_that_of_the_words_whatever_stands_for_padding():
         assert new.identity_share == pytest.approx(old.identity_share, rel=1e-5)
 
 
+def test_eq_4_and_eq_7_leave_out_padding():
+    """The results are those of the words alone, in sequences without padding."""
+    words = np.where(X[:1] == 0, 1, X[:1])[:, :7]
+    padded = np.concatenate([words, np.zeros((1, 5), "int32")], axis=1)
+    long, short = (
+        transformer(Tokens(20, steps), Classification(3), depth=2, dim=16, heads=2, placement="post_norm")
+        for steps in (12, 7)
+    )
+    disturb(long)
+    for ours, theirs in zip(short.weights, long.weights, strict=True):
+        ours.assign(theirs if ours.shape == theirs.shape else array(theirs)[:7])  # the embeddings of positions
+    for measure, fields in ((unrolled_sum, ["error"]), (scaling_factor, ["forward", "backward"])):
+        for entry, alone in zip(measure(long, padded), measure(short, words), strict=True):
+            for field in fields:
+                assert getattr(entry, field) == pytest.approx(getattr(alone, field), rel=1e-4)
+
+
 def test_post_norm_without_a_norm_keeps_the_identity_and_the_linter_agrees():
     model = network("post_norm", normalization="none")
     assert check_identity_path(model).is_clear

@@ -30,11 +30,20 @@ from keras_preact.models.catalogue import catalogue
 
 TRAINED = "resnet20-preact-cifar10-5classes"
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras exports on TensorFlow")
+
+
+def augmented():
+    layers = keras.layers
+    flips = [layers.RandomFlip(), layers.RandomTranslation(0.3, 0.3)]
+    return keras.Sequential([keras.Input((8, 8, 3)), *flips, layers.Flatten(), layers.Dense(3)])
+
+
 NETWORKS = {
-    "written out": lambda: cifar_resnet(8),
+    "unrolled": lambda: cifar_resnet(8),
     "rolled, in bfloat16": lambda: cifar_resnet(14, rolled=True, dtype="mixed_bfloat16"),
     "folded": lambda: fold(cifar_resnet(8, placement="original")),
     "of another profile": lambda: imagenet_resnet(18, profile="timm", input_shape=(64, 64, 3), classes=10),
+    "augmented in training": augmented,
 }
 
 
@@ -44,7 +53,7 @@ NETWORKS = {
 def test_outputs_are_keras_own(tmp_path, network, suffix):
     for package in FORMATS[suffix].packages:
         pytest.importorskip(package)
-    model, path = NETWORKS[network](), tmp_path / f"network{suffix}"
+    model, path = NETWORKS[network](), tmp_path / "new" / f"network{suffix}"
     assert export_model(model, path) < 1e-4
     images = np.random.default_rng(1).normal(size=(3, *model.input_shape[1:])).astype("float32")
     theirs, ours = FORMATS[suffix].open(path)(images), model.predict(images, verbose=0)
