@@ -458,12 +458,18 @@ def test_reproduce_says_where_even_ten_thousand_seeds_are_too_few(here, made_up_
 
 @pytest.mark.thorough
 def test_reproduce_says_what_the_missing_runs_would_cost(here, capsys, monkeypatch):
-    monkeypatch.setattr("keras_preact.experiments.cost.seconds_of", lambda config: 90.0 * config.options["depth"])
+    order = []
+    monkeypatch.setattr("keras_preact.cli.reproduce.choose_threads", order.append)  # before anything is timed
+    monkeypatch.setattr(
+        "keras_preact.experiments.cost.seconds_of",
+        lambda config: order.append(config) or 90.0 * config.options["depth"],
+    )
     assert main(["reproduce", "table2", "--rows", "original-110", "original-164", "--seeds", "2", "--cost"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("timing") == 2  # a network is timed once, whatever the seed
     assert printed.count("12 min") == 2 and "57 min on this machine" in printed
     assert not (here / "runs").exists()
+    assert len(order) == 3 and order[0] == order[1]  # the threads are those of the first missing run
 
 
 def test_reproduce_lists_each_run_of_all_tables_once(here, capsys):

@@ -115,8 +115,9 @@ def inspect_model(
     )
 
 
-def write_inspection(inspection: Inspection, folder: Path) -> Path:
+def write_inspection(inspection: Inspection, folder: str | Path) -> Path:
     """Write `inspection.json` and `inspection.html`, which contains the figures; return the path of the page."""
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "inspection.json", _json(dataclasses.asdict(inspection)))
     page = folder / "inspection.html"
@@ -137,13 +138,13 @@ def _json(data: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
-def read_inspection(folder: Path) -> Inspection:
+def read_inspection(folder: str | Path) -> Inspection:
     """Read the inspection that `write_inspection` wrote to a folder.
 
     Raises:
         InputError: the folder has no inspection, or it cannot be read.
     """
-    path = folder / "inspection.json"
+    path = Path(folder) / "inspection.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         for entry in data["forward"]:

@@ -126,7 +126,10 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
     """Print the state of each run; with `--cost` also the time of unfinished ones and the seeds needed."""
     rows = [[name, job.row.name, str(job.config.seed), job.state] for name, job in jobs]
     heads = ["table", "row", "seed", ""]
+    missing = [job for _, job in jobs if job.run is None]
     if options.cost:
+        if missing:
+            choose_threads(missing[0].config)  # as `_run` does
         seconds = costs([job for _, job in jobs], say)
         rows = [[*row, "" if cost is None else duration(cost)] for row, cost in zip(rows, seconds, strict=True)]
         heads.append("time here")
@@ -134,11 +137,10 @@ def _list(options: argparse.Namespace, jobs: Sequence[tuple[str, Any]], seeds: d
             rows = [[*row, seeds.get((row[0], row[1]), "")] for row in rows]
             heads.append("seeds needed")
     show(table(heads, rows))
-    missing = sum(job.run is None for _, job in jobs)
-    say(f"{missing} of {len(jobs)} runs are not finished.")
+    say(f"{len(missing)} of {len(jobs)} runs are not finished.")
     if options.cost and missing:
         total = sum(cost for cost in seconds if cost is not None)
-        say(f"Training them from scratch takes about {duration(total)} on this machine.")
+        say(f"Training them from scratch, one after another, takes about {duration(total)} on this machine.")
     if options.cost and any(seeds.values()):
         power = "Seeds needed: runs per row to detect the published difference with 80 % power"
         say(f"{power}, if runs differ as the stored ones do.")

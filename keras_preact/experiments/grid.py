@@ -162,6 +162,8 @@ class Budget:
 
     def check_profile(self, row: Row) -> None:
         """Raise InputError if the profile has no such networks; the message names the profiles that have."""
+        if row.builder == "transformer" and self.profile != "paper":
+            raise InputError(f"{row.name} is a Transformer, which has no profile; leave out --profile")
         conventions(self.profile, row.family, PLACEMENTS["full_preactivation"])
 
     def config(self, row: Row, seed: int, precision: str, data_dir: str | None = None) -> RunConfig:

@@ -40,12 +40,13 @@ FIRST = ("table1", "table2", "table3")
 """The first tables of the page, with the budget `deep`."""
 
 
-def write_results(results: Path) -> Path:
+def write_results(results: str | Path) -> Path:
     """Write the README.md of a results folder and its figures from the runs in it; return the path of README.md.
 
     Raises:
         InputError: the folder has a README.md of another origin.
     """
+    results = Path(results)
     check_is_page(results / "README.md")
     store = Store([results])
     (results / FIGURES).mkdir(parents=True, exist_ok=True)

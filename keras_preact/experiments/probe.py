@@ -112,7 +112,7 @@ def direct_shares(gradient: Sequence[GradientSignal]) -> list[float]:
     return shares[::-1]
 
 
-def read_propagation(folder: Path) -> list[dict[str, Any]]:
+def read_propagation(folder: str | Path) -> list[dict[str, Any]]:
     """Return the measurements that `PropagationProbe` wrote, in order of time; an empty list if there are none.
 
     Args:
@@ -126,10 +126,10 @@ def read_propagation(folder: Path) -> list[dict[str, Any]]:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Path(folder, PROPAGATION).write_text('[{"step": 0, "variance": [1.0, 2.0]}]', encoding="utf-8")
-    ...     read_propagation(Path(folder))
+    ...     read_propagation(folder)
     [{'step': 0, 'variance': [1.0, 2.0]}]
     """
-    path = folder / PROPAGATION
+    path = Path(folder) / PROPAGATION
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     except (OSError, ValueError) as error:

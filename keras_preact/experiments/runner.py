@@ -84,7 +84,7 @@ def plan(
     *,
     rows: list[str] | None = None,
     seeds: int = 1,
-    out: Path,
+    out: str | Path,
     results: Sequence[Path] = (),
     precision: str = "float32",
     data_dir: str | None = None,
@@ -113,6 +113,7 @@ def plan(
     [('original-110', 0, 'missing'), ('original-110', 1, 'missing')]
     """
     check_positive("the number of seeds", seeds)
+    out = Path(out)
     store = Store([out, *results])
     chosen = experiment.select(rows) if rows else tuple(row for row in experiment.rows if budget.holds(row))
     if not chosen:

@@ -28,7 +28,7 @@ _WEIGHTLESS = ("stem_conv_pad", "stem_pool_pad", "stem_pool", "avg_pool", "max_p
 """This package's layers outside the units that have no weights."""
 _THEIRS = re.compile(r"conv\d_.+|pool1_(pad|pool)|post_(bn|relu)|avg_pool|max_pool|predictions")
 """Names of the layers of keras.applications' networks."""
-_UNITS: dict[str, Any] = {"epsilon": 1.001e-5, "shortcut": "identity"}
+_UNITS: dict[str, Any] = {"epsilon": 1.001e-5, "shortcut": "identity", "normalization": "batch"}
 
 NAMINGS = {
     "": Naming(
@@ -126,6 +126,7 @@ def to_keras_applications(model: keras.Model) -> keras.Model:
     """
     depth, version = _matching(model)
     arrays = weights_by_foreign_name(model, NAMINGS[version])
+    _check_weightless(model)
     top = next((layer for layer in model.layers if layer.name == "logits"), None)
     options: dict[str, Any] = {"include_top": False, "pooling": _pooling(model)}
     if top is not None:
@@ -137,10 +138,14 @@ def to_keras_applications(model: keras.Model) -> keras.Model:
     except ValueError as error:  # for example, images of less than 32 pixels
         raise InputError(f"keras.applications cannot build this network: {first_line(error)}") from None
     variables = _variables(converted)
-    if {name: array.shape for name, array in arrays.items()} != {n: tuple(v.shape) for n, v in variables.items()}:
+    ours = {name: array.shape for name, array in arrays.items()}
+    theirs = {name: tuple(variable.shape) for name, variable in variables.items()}
+    if different := [name for name in theirs | ours if theirs.get(name) != ours.get(name)]:
+        shapes = [each.get(different[0], "none") for each in (theirs, ours)]
         raise InputError(
-            f"the weights of {model.name} differ from keras.applications' in name or shape; build it with "
-            'profile="keras_applications"'
+            f"{model.name} is another network than keras.applications' {converted.name}: {different[0]} has shape "
+            f'{shapes[0]} there and {shapes[1]} here; build it with profile="keras_applications" and no further option '
+            "that changes its units"
         )
     for name, variable in variables.items():
         variable.assign(arrays[name])
@@ -190,9 +195,14 @@ def _matching(model: keras.Model) -> tuple[int, str]:
     depth = _BOTTLENECKS.get(tuple(len(row) for row in units.values()))
     if depth is None:
         raise InputError(f"keras.applications has no network with the units of {model.name}; it has {', '.join(NAMES)}")
+    ours, theirs = units[1][0].data_format, keras.config.image_data_format()
+    if ours != theirs:
+        raise InputError(
+            f"{model.name} is {ours}, but keras.applications builds {theirs} networks; build it in that format, load "
+            "the weights into it, then convert it"
+        )
     if any(unit.dilation != (1, 1) for row in units.values() for unit in row):
         raise InputError(f"keras.applications has no dilated networks; build {model.name} without output_stride")
-    _check_weightless(model)
     return depth, "V2" if units[1][0].placement.first else ""
 
 

@@ -67,7 +67,9 @@ def parts(model: keras.Model) -> Iterator[Part]:
         elif layer.weights:
             yield Part(layer.name, None, 0, 0, *_access(layer, 0))
     if not stage:
-        raise InputError(f"{model.name} has no residual units of this package; build it with imagenet_resnet")
+        inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
+        remedy = f"pass the network inside it, get_layer({inner[0]!r})" if inner else "build it with imagenet_resnet"
+        raise InputError(f"{model.name} itself has no residual units of this package; {remedy}")
 
 
 def _stage_of(model: keras.Model, layer: keras.layers.Layer) -> int:

@@ -55,6 +55,12 @@ def graph_of(operation: Any) -> Any:
     return operation if functional is not None and kind.call is functional.call else None
 
 
+def refuse_unbuilt(model: Any) -> None:
+    """Raise InputError for a Sequential model that has no graph only because it was never called."""
+    if isinstance(model, keras.Sequential) and not model.built:
+        raise InputError(f"{model.name} has no input shape yet; begin it with keras.Input, or call it on a batch first")
+
+
 def _is_of_keras(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "keras"
 
@@ -87,6 +93,7 @@ def calls(model: keras.Model, inputs: Sequence[Any] | None = None) -> list[Call]
     """
     graph = graph_of(model) if isinstance(model, keras.Model) else None
     if graph is None:
+        refuse_unbuilt(model)
         raise InputError(
             f"only functional Keras models have a graph, not {type(model).__name__}; use the functional model inside it"
         )

@@ -16,7 +16,7 @@ import keras
 from keras_preact.errors import InputError
 from keras_preact.keras_private import layers_inside, nodes_of, run_through, seed_generators
 from keras_preact.layers.copies import clone, set_weights
-from keras_preact.layers.graph import graph_of, weights_outside_graph
+from keras_preact.layers.graph import graph_of, refuse_unbuilt, weights_outside_graph
 from keras_preact.models.trained import require_uint8_like
 
 Replacements = Mapping[Any, Callable[..., Any]]
@@ -111,6 +111,7 @@ def is_functional(model: Any) -> bool:
 def check_functional(model: Any, action: str = "rolled, unrolled or folded") -> None:
     """Raise InputError unless a model is functional; the message says that no other model can be `action`."""
     if not is_functional(model):
+        refuse_unbuilt(model)
         custom = ", which overrides `call`" if hasattr(model, "operations") else ""
         raise InputError(f"only functional Keras models can be {action}, not {type(model).__name__}{custom}")
 

@@ -327,7 +327,8 @@ def _check_unfinished(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a training run that is not finished."""
     record, path = folder.training("data", "step", "seconds"), folder.path
     if record["status"] == "finished":
-        raise InputError(f"{path} is finished; view it with {as_command('evaluate', path)}, or use another folder")
+        view = f"view it with {as_command('evaluate', path)}, or " if folder.model_path.exists() else ""
+        raise InputError(f"{path} is finished; {view}use another folder")
     return record
 
 

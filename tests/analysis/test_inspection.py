@@ -20,7 +20,7 @@ Y = np.arange(4)
 def test_the_report_holds_what_was_measured(placement, tmp_path):
     model = cifar_resnet(8, placement, input_shape=(16, 16, 3))
     found = inspect_model(model, X, Y, "4 images of noise", "as found")
-    page = write_inspection(found, tmp_path / "report")
+    page = write_inspection(found, str(tmp_path / "report"))
     data = json.loads((tmp_path / "report" / "inspection.json").read_text())
     signal = forward_signal(model, X)
     assert found.dead == dead_fraction(model, X)  # by the batch's statistics, as the page says

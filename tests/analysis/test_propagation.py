@@ -210,7 +210,7 @@ def test_a_model_that_is_no_chain_of_units_is_refused():
     plain = keras.Model(inputs, keras.layers.Dense(2)(inputs))
     with pytest.raises(InputError, match="has no residual units of this package"):
         Chain.of(plain)
-    with pytest.raises(InputError, match="only functional Keras models"):
+    with pytest.raises(InputError, match="has no input shape yet; begin it with"):
         forward_signal(keras.Sequential([ResidualUnit(4)]), X)
     inputs = keras.Input((8, 8, 4))
     between = ResidualUnit(4)(keras.layers.ReLU()(ResidualUnit(4)(inputs)))

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from keras_preact import InputError, paper
-from keras_preact.experiments import BUDGETS, EXPERIMENTS
+from keras_preact.experiments import BUDGETS, EXPERIMENTS, plan
 from keras_preact.experiments.store import folder_name, run_key
 from keras_preact.layers import PLACEMENTS
 from keras_preact.models import get_network
@@ -123,6 +123,12 @@ def test_a_profile_brings_its_recipe_at_the_budgets_length():
     imagenet = BUDGETS["paper"].of("fb_resnet_torch").config(EXPERIMENTS["table5"].rows[0], 0, "float32")
     assert imagenet.recipe == RECIPES["imagenet"]  # the profile's recipe is for CIFAR
     assert not BUDGETS["cpu"].of("timm").holds(EXPERIMENTS["warmup"].rows[0])  # a Transformer is nobody's ResNet
+
+
+def test_transformers_have_no_profile(tmp_path):
+    for name in ("timm", "resnet_1k_layers"):
+        with pytest.raises(InputError, match="is a Transformer, which has no profile; leave out --profile"):
+            plan(EXPERIMENTS["warmup"], BUDGETS["smoke"].of(name), out=tmp_path)
 
 
 def test_what_is_not_there_is_refused():

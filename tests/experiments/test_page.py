@@ -41,7 +41,7 @@ def test_the_page_begins_with_what_the_deep_runs_show(tmp_path, made_up_run):
     for (order, depth), found in errors.items():
         for seed, error in enumerate(found):
             run_of(made_up_run, tmp_path, "depth", f"{order}-{depth}-0.1", seed, error)
-    page = write_results(tmp_path).read_text()
+    page = write_results(str(tmp_path)).read_text()
     first = page.split("## ")[0]
     gap = difference((38.0, 39.0), (35.0, 35.5))
     said = f"* 110 layers: {gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], undecided (n = 2 and 2)"

@@ -7,7 +7,7 @@ import pytest
 from keras_preact import InputError
 from keras_preact.interop import load_keras_applications, to_keras_applications
 from keras_preact.interop.keras_applications import NAMES
-from keras_preact.models import imagenet_resnet, preact_resnet34, preact_resnet50
+from keras_preact.models import imagenet_resnet, preact_resnet34, preact_resnet50, with_preprocessing
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in NAMES if "50" not in name]
 
@@ -135,7 +135,12 @@ def test_options_that_change_what_is_computed_are_refused(name, options, words):
     [
         ({}, "stride in another unit"),
         ({"stride_in": "last"}, "has epsilon=1e-05"),
-        ({"epsilon": 1.001e-5, "stride_in": "last"}, "the weights of .* differ|no layer for"),
+        ({"epsilon": 1.001e-5, "stride_in": "last"}, r"conv1_conv/bias has shape \(64,\) there and none here"),
+        (
+            {"profile": "keras_applications", "groups": 32},
+            r"conv2_block1_1_conv/kernel .* \(1, 1, 64, 64\) there and \(1, 1, 64, 2048\)",
+        ),
+        ({"profile": "keras_applications", "normalization": "group"}, "normalization='group'"),
         ({"profile": "keras_applications", "stride_on": "1x1"}, "stride_on='1x1'"),
         ({"profile": "keras_applications", "shortcut": "constant_scaling"}, "shortcut='constant_scaling'"),
         ({"stride_in": "first", "output_stride": 16}, "no dilated networks"),
@@ -160,6 +165,21 @@ def test_a_network_with_several_outputs_is_refused():
     stages = keras.Model(theirs.input, [theirs.get_layer("conv3_block4_out").output, theirs.output])
     with pytest.raises(InputError, match="has 2 outputs; pass the network with its last one alone"):
         load_keras_applications(stages)
+
+
+def test_the_other_data_format_is_refused():
+    channels_first = imagenet_resnet(
+        50, profile="keras_applications", include_top=False, input_shape=(3, 64, 64), data_format="channels_first"
+    )
+    with pytest.raises(InputError, match=r"is channels_first, but keras\.applications builds channels_last networks"):
+        to_keras_applications(channels_first)
+
+
+def test_a_network_inside_another_model_is_named():
+    network = imagenet_resnet(18, input_shape=(64, 64, 3), classes=4)
+    outer = with_preprocessing(network)
+    with pytest.raises(InputError, match=rf"pass the network inside it, get_layer\('{network.name}'\)"):
+        to_keras_applications(outer)
 
 
 def test_images_that_keras_applications_refuses_are_one_sentence():

@@ -459,5 +459,5 @@ def test_names_that_are_taken():
 
 
 def test_errors():
-    with pytest.raises(InputError, match="only functional"):
+    with pytest.raises(InputError, match="has no input shape yet; begin it with"):
         fold(keras.Sequential([keras.layers.Dense(2)]))

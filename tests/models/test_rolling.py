@@ -701,5 +701,5 @@ def test_errors():
         roll(cifar_resnet(8))
     with pytest.raises(InputError, match="already unrolled"):
         unroll(cifar_resnet(20, rolled=False))
-    with pytest.raises(InputError, match="only functional"):
+    with pytest.raises(InputError, match="has no input shape yet; begin it with"):
         roll(keras.Sequential([keras.layers.Dense(2)]))

@@ -640,9 +640,13 @@ def test_a_recipe_with_its_own_loss_is_resumed_and_evaluated_with_it(tiny_datase
     assert evaluate(tmp_path / "run", tiny_dataset)["test_loss"] == pytest.approx(row["test_loss"], rel=1e-5)
 
 
-def test_a_finished_run_is_not_resumed(whole, tiny_dataset):
-    with pytest.raises(InputError, match="is finished"):
+def test_a_finished_run_is_not_resumed(whole, tiny_dataset, tmp_path):
+    with pytest.raises(InputError, match="is finished; view it with `keras-preact evaluate"):
         resume(whole.path, dataset=tiny_dataset)
+    folder = tmp_path / "without a model"  # as stored in `results`
+    shutil.copytree(whole.path, folder, ignore=shutil.ignore_patterns("model.keras"))
+    with pytest.raises(InputError, match="is finished; use another folder"):
+        resume(folder, dataset=tiny_dataset)
 
 
 def test_other_data_than_the_run_began_with_are_refused(tiny_dataset, tmp_path):
