@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_preact.errors import InputError
 from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, trace
 from keras_preact.layers.composite import build_inner
 from keras_preact.layers.variables import is_random_state, state_indices
@@ -63,6 +64,7 @@ class PureUnits:
                 attach_mask(x, self.attached)
             for unit in self.units:
                 x = call_unit(unit, x, self.training, self.mask)
+            scope.check_assigns_only(self.variables, self.units[0].name)
             now = [scope.get_current_value(variable) for variable in self.variables]
             self.assigned = [i for i, (a, b) in enumerate(zip(now, values, strict=True)) if a is not b]
             self.has_losses = bool(scope.losses)
@@ -82,8 +84,23 @@ class _StraightThroughAssignments(keras.StatelessScope):
     differentiates the computation of the new value.
     """
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.assigned: dict[int, keras.Variable] = {}
+
+    def check_assigns_only(self, variables: Sequence[keras.Variable], name: str) -> None:
+        """Raise InputError if other variables were assigned: their new values would be lost with this scope."""
+        own = {id(variable) for variable in variables}
+        if others := [variable.path for key, variable in self.assigned.items() if key not in own]:
+            raise InputError(
+                f"{name} assigns {others[0]}, which is not one of its own variables, so a loop or a checkpoint would "
+                "lose the new value; create the variable, or a keras.random.SeedGenerator for random numbers, in the "
+                "unit, or use rolled=False without remat"
+            )
+
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         variable, value = update
+        self.assigned[id(variable)] = variable
         before = self.get_current_value(variable)
         if before is not None and variable.trainable and keras.backend.backend() != "jax":
             value = ops.stop_gradient(value) + (before - ops.stop_gradient(before))

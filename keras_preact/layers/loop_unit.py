@@ -46,7 +46,13 @@ class LoopUnit:
                     f"{self.unit.name} creates a variable from a value, but a rolled stack needs an initializer; use "
                     "add_weight, or rolled=False"
                 ) from None
-            if any(layer.metrics for layer in [self.unit, *layers_inside(self.unit)]):
+            layers = [self.unit, *layers_inside(self.unit)]
+            if any(isinstance(layer, keras.layers.Normalization) and layer.input_mean is None for layer in layers):
+                raise InputError(
+                    f"{self.unit.name} has a keras.layers.Normalization, which computes with copies of its variables; "
+                    "pass it mean and variance, or use rolled=False"
+                )
+            if any(layer.metrics for layer in layers):
                 raise InputError(
                     f"{self.unit.name} has a metric, which the loop of a rolled stack cannot update; use rolled=False"
                 )

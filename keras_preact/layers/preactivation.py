@@ -158,13 +158,30 @@ class PreActivation(BatchNorm):
 
     def __init__(self, activation: Any = "relu", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation("activation", activation)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         return self.activation(super().call(inputs, training=training, mask=mask))
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "activation": keras.activations.serialize(self.activation)}
+
+
+def get_activation(what: str, activation: Any) -> Any:
+    """Return the function of an activation, given as Keras accepts it.
+
+    Raises:
+        InputError: Keras does not know it; the message calls it `what`.
+
+    >>> get_activation("activation", "relu").__name__
+    'relu'
+    """
+    try:
+        return keras.activations.get(activation)
+    except (ValueError, TypeError):
+        raise InputError(
+            f"{what} is {activation!r}; pass a Keras activation such as 'relu' or 'softmax', or a function, or None"
+        ) from None
 
 
 def normalization(

@@ -15,6 +15,13 @@ from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import Shortcut
 
 
+def check_floating(name: str, x: Any) -> None:
+    """Raise InputError unless the input of the layer `name` is floating-point."""
+    if not keras.backend.is_float_dtype(x.dtype):
+        dtype = keras.backend.standardize_dtype(x.dtype)
+        raise InputError(f"{name} expects floating-point input, not {dtype}; cast it to float32")
+
+
 class ResidualLayer(CompositeLayer):
     """Base of all residual units: their terms, and the order in which they are computed.
 
@@ -65,15 +72,17 @@ class ResidualLayer(CompositeLayer):
             shortcut = keras.saving.serialize_keras_object(shortcut)
         return {**super().get_config(), "shortcut": shortcut}
 
+    def compute_output_spec(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        check_floating(self.name, x)  # when a model is built, Keras does not run `call`
+        return super().compute_output_spec(x, *args, **kwargs)
+
     def terms(self, x: Any, mask: Any = None) -> tuple[Any, Any, Any, Any]:
         """Return the input of the shortcut, F, y = h(x) + F of Eq. (1), and x' = f(y) of Eq. (2).
 
         Raises:
             InputError: the dtype of x is not floating-point.
         """
-        if not keras.backend.is_float_dtype(x.dtype):
-            dtype = keras.backend.standardize_dtype(x.dtype)
-            raise InputError(f"{self.name} expects floating-point input, not {dtype}; cast it to float32")
+        check_floating(self.name, x)
         activated = self.preactivate(x)
         skip = activated if self.shares_preactivation else x
         residual = self.residual(activated, mask)

@@ -22,6 +22,7 @@ from keras_preact.layers.copies import check_copyable, clone, copy_frozen, refre
 from keras_preact.layers.functional import Masks, build_unit, call_unit
 from keras_preact.layers.products import layer_multiply_adds
 from keras_preact.layers.remat import check_remat
+from keras_preact.layers.residual import check_floating
 from keras_preact.layers.rolled import RolledUnits
 from keras_preact.layers.unrolled import UnrolledUnits
 from keras_preact.layers.variables import named_variables, variable_arguments
@@ -46,7 +47,8 @@ class UnitStack(CompositeLayer):
         vary: arguments that differ between the units, `{name: [n values]}`. In a rolled stack, only arguments that the
             unit stores in variables can differ: `drop_path` of a `ResidualUnit` or `EncoderBlock` created with
             `drop_path` above 0, or those in `variable_arguments` of a custom unit. Default `None`: all units are equal.
-        **kwargs: as in `keras.layers.Layer`. The default dtype policy and `trainable` are the unit's.
+        **kwargs: as in `keras.layers.Layer`. The default dtype policy and `trainable` are the unit's. The layers of a
+            functional unit keep their own dtypes.
 
     To freeze single layers of an unrolled stack, freeze layers of its `units`. In a rolled stack, freeze layers of
     `loop_unit()`: each represents that layer in all units. `freeze_batch_norms` freezes the batch norms.
@@ -128,16 +130,16 @@ class UnitStack(CompositeLayer):
 
     def build(self, input_shape: Any) -> None:
         self._form.build(input_shape)
-        unit = self.own_unit(0)
-        # Not `compute_output_shape`, which a layer need not define.
-        output = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
-        if not isinstance(output, keras.KerasTensor):
-            raise InputError(f"{unit.name} has several outputs; a unit of a stack has one")
-        if tuple(output.shape) != tuple(input_shape):
-            raise InputError(
-                f"the units of a stack must keep the shape: {tuple(input_shape)} became {tuple(output.shape)}; put "
-                "the unit that changes it before the stack"
-            )
+        for unit in self._form.layers if self.vary else [self.own_unit(0)]:
+            # Not `compute_output_shape`, which a layer need not define.
+            output = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
+            if not isinstance(output, keras.KerasTensor):
+                raise InputError(f"{unit.name} has several outputs; a unit of a stack has one")
+            if tuple(output.shape) != tuple(input_shape):
+                raise InputError(
+                    f"the units of a stack must keep the shape: {tuple(input_shape)} became {tuple(output.shape)}; "
+                    "put the unit that changes it before the stack"
+                )
         super().build(input_shape)
 
     def _checkpointed(self) -> list[Any]:
@@ -187,6 +189,7 @@ class UnitStack(CompositeLayer):
                 stacked[index] = ops.convert_to_numpy(value)
                 value = stacked
             variable.assign(value)
+        refresh_normalizations(self.own_unit(k))
 
     def unit(self, k: int, name: str | None = None) -> keras.layers.Layer:
         """Return a copy of unit k, k from 0, as a separate layer with the same weights and frozen layers.
@@ -300,13 +303,17 @@ class UnitStack(CompositeLayer):
 
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of all units on one image or sequence; see `layer_multiply_adds`."""
-        return self.repeats * layer_multiply_adds(self.own_unit(0), input_shape)
+        if not self.vary:
+            return self.repeats * layer_multiply_adds(self.own_unit(0), input_shape)
+        return sum(layer_multiply_adds(self.own_unit(k), input_shape) for k in range(self.repeats))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape
 
     def compute_output_spec(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         # Without this, Keras would trace the whole loop.
+        if hasattr(self.unit_type, "residual_layers"):
+            check_floating(self.name, x)
         self._has_two_masks = self._has_two_masks or mask_of(x) is not mask
         return keras.KerasTensor(x.shape, dtype=self.compute_dtype)
 
@@ -329,6 +336,8 @@ def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repe
             stack cannot vary the argument.
     """
     for name, values in vary.items():
+        if name in ("name", "dtype", "trainable"):
+            raise InputError(f"{name} cannot vary between the units of a stack; set it on the layers in `units`")
         if len(values) != repeats:
             raise InputError(f"vary has {len(values)} values of {name} for {repeats} units; use one per unit")
         if name not in unit.get_config():

@@ -18,9 +18,10 @@ from keras_preact.layers.attention import SelfAttention, check_gain, width_of, x
 from keras_preact.layers.composite import CompositeLayer, in_order
 from keras_preact.layers.dropout import DropPath, seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
+from keras_preact.layers.preactivation import get_activation
 from keras_preact.layers.products import sequence_multiply_adds
 from keras_preact.layers.projection import ConvShortcut, HighwayGating
-from keras_preact.layers.residual import ResidualLayer
+from keras_preact.layers.residual import ResidualLayer, check_floating
 from keras_preact.layers.shortcuts import ExclusiveGating, Shortcut, ShortcutOnlyGating
 
 SEQUENCE_NORMALIZATIONS = ("layer", "rms", "none")
@@ -219,7 +220,7 @@ class FeedForwardUnit(Sublayer):
         self.feed_forward_dim = (
             None if feed_forward_dim is None else check_positive("feed_forward_dim", feed_forward_dim)
         )
-        self.activation = keras.activations.get(activation)
+        self.activation = get_activation("activation", activation)
 
     def _weight_layers(self, width: int) -> list[keras.layers.Layer]:
         shared = {"use_bias": self.use_bias, "kernel_initializer": xavier(self.gain), "dtype": self.dtype_policy}
@@ -334,6 +335,10 @@ class EncoderBlock(CompositeLayer):
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of the block on one sequence of `input_shape`."""
         return self.attention.multiply_adds(input_shape) + self.feed_forward.multiply_adds(input_shape)
+
+    def compute_output_spec(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        check_floating(self.name, x)
+        return super().compute_output_spec(x, *args, **kwargs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return input_shape

@@ -71,9 +71,10 @@ class UnrolledUnits:
         """Return the variables that a call assigns, for each unit; units of one kind assign the same."""
         indices: dict[Any, list[int]] = {}
         found = []
-        for unit in self.layers:
+        for k, unit in enumerate(self.layers):
             # A frozen norm assigns nothing. A unit without drop path has fewer variables.
             kind = (unit.trainable, *frozen_parts(unit), *((v.name, tuple(v.shape)) for v in unit.variables))
+            kind += tuple(repr(values[k]) for values in self.stack.vary.values())
             if kind not in indices:
                 indices[kind] = assigned_in_call(unit, unit.variables, x, training)
             found.append([unit.variables[i] for i in indices[kind]])

@@ -23,7 +23,7 @@ from keras_preact.layers.convolutions import (
 )
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.placements import NORM, RELU
-from keras_preact.layers.preactivation import channel_axis, check_data_format, normalization
+from keras_preact.layers.preactivation import channel_axis, check_data_format, get_activation, normalization
 from keras_preact.layers.remat import check_remat
 from keras_preact.layers.stack import UnitStack, default_rolled, units_in
 from keras_preact.layers.unit_names import stage_of
@@ -374,7 +374,8 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
         inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
         remedy = f"; pass the model inside it, get_layer({inner[0]!r})" if inner else ""
         raise InputError(f"{model.name} has no stages of residual units{remedy}")
-    names = list(ends) if stages is None else [check_choice("stage", name, ends) for name in stages]
+    wanted = [stages] if isinstance(stages, str) else stages
+    names = list(ends) if wanted is None else [check_choice("stage", name, ends) for name in wanted]
     features = keras.Model(model.input, {name: ends[name] for name in names}, name=f"{model.name}_features")
     return require_uint8_like(with_policy(features, model.dtype_policy), model)
 
@@ -385,13 +386,7 @@ def _check_top(options: NetworkOptions, classes: int) -> None:
         check_choice("pooling", options.pooling, POOLINGS)
     if options.include_top:
         check_positive("classes", classes)
-        try:
-            keras.activations.get(options.classifier_activation)
-        except (ValueError, TypeError):
-            raise InputError(
-                f"classifier_activation is {options.classifier_activation!r}; pass a Keras activation such as "
-                "'softmax', or None for logits"
-            ) from None
+        get_activation("classifier_activation", options.classifier_activation)
 
 
 def _images(shape: Any, options: NetworkOptions, default_size: int, data_format: str) -> Any:

@@ -61,7 +61,9 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         batches: batches of inputs of the model, as large as in training; or tuples of inputs and labels, as for `fit`.
 
     Raises:
-        InputError: there are no batches, or all batch norms are frozen.
+        InputError: there are no batches, `batches` is a single array or tuple, or all batch norms are frozen.
+
+    After an error, the statistics are as before.
 
     Example:
 
@@ -72,20 +74,28 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     """
     if isinstance(batches, tuple):
         raise InputError("batches is a tuple, which could be one pair of inputs and labels; pass a list or a data set")
+    if hasattr(batches, "shape"):
+        raise InputError("batches is a single array, which could be one batch; pass a list of arrays or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
         raise InputError(f"{network.name} has no trainable batch norm; unfreeze those whose statistics to estimate")
     momenta = [norm.momentum for norm in norms]
+    statistics = _moving_statistics(network, norms)
+    before = [keras.ops.copy(variable) for variable in statistics]
     count_of_inputs = len(getattr(network, "inputs", None) or [None])
     count = 0
     try:
         for count, batch in enumerate(batches, start=1):
             if count == 1:  # 0 times NaN would remain
-                for variable in _moving_statistics(network, norms):
+                for variable in statistics:
                     variable.assign(np.zeros(tuple(variable.shape)))
             for norm in norms:
                 norm.momentum = (count - 1) / count  # the running mean of `count` values
             network(_inputs_of(batch, count_of_inputs), training=True)
+    except BaseException:
+        for variable, value in zip(statistics, before, strict=True):
+            variable.assign(value)
+        raise
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

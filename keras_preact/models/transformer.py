@@ -404,6 +404,8 @@ def _check_fits(input_tensor: Any, inputs: Inputs) -> None:
             f"an input of {input_tensor.name} has the shape {found}, and {type(inputs).__name__} describes {expected}; "
             "make them equal"
         )
+    if not isinstance(inputs, Tokens) and not keras.backend.is_float_dtype(input_tensor.dtype):
+        raise InputError(f"input_tensor is {input_tensor.dtype}; convert it first, for example with Rescaling(1 / 255)")
 
 
 @variant_of(transformer, "placement")

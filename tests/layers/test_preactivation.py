@@ -140,3 +140,8 @@ def test_group_and_layer_normalization_differ_in_their_groups():
 def test_an_unknown_normalization_is_refused():
     with pytest.raises(InputError, match="known: batch, group, layer, none"):
         normalization("instance", 4)
+
+
+def test_unknown_activations_are_refused():
+    with pytest.raises(InputError, match="activation is 'foo'; pass a Keras activation such as 'relu'"):
+        PreActivation(activation="foo")

@@ -1239,3 +1239,107 @@ def test_frozen_layers_have_no_gradient_in_a_training_loop_of_pytorch(images):
             parameter.grad = None
         stack(images, training=True).sum().backward()
         assert frozen and all((parameter.grad is not None) == trainable for parameter in frozen)
+
+
+# ---- what a loop or a checkpoint would lose ------------------------------------------------------------------------
+
+
+class Noise(keras.layers.Layer):
+    """Draws from Keras's global generator."""
+
+    def call(self, x, training=None):
+        return x + keras.random.normal(x.shape[1:])
+
+
+class CountsOutside(keras.layers.Layer):
+    """CountsOutside its calls in a variable of the program."""
+
+    counter = None
+
+    def call(self, x):
+        self.counter.assign(self.counter + 1)
+        return x
+
+
+@pytest.mark.parametrize("unit", [Noise, CountsOutside])
+@pytest.mark.parametrize(("rolled", "remat"), [(True, False), (True, True), (False, "unit"), (False, "segment")])
+def test_variables_outside_of_the_unit_are_refused(unit, rolled, remat):
+    CountsOutside.counter = keras.Variable(0.0, trainable=False, name="counter")
+    stack = UnitStack(unit(), 4, rolled=rolled, remat=remat)
+    # On JAX, Keras itself refuses a draw from its global generator.
+    with pytest.raises(Exception, match=r"not one of its own variables, so a loop|SeedGenerator"):
+        stack(np.zeros((2, 1), "float32"), training=True)
+    plain = UnitStack(unit(), 4, rolled=False)
+    before = float(CountsOutside.counter)
+    y = array(plain(np.zeros((2, 1), "float32"), training=True))
+    assert float(CountsOutside.counter) - before == (4 if unit is CountsOutside else 0) and (y != 0).any() == (
+        unit is Noise
+    )
+
+
+def normalized(mean):
+    unit = keras.layers.Normalization(axis=-1)
+    unit.build((None, 4))
+    unit.adapt_mean.assign([mean] * 4)
+    unit.adapt_variance.assign([1.0] * 4)
+    unit.finalize_state()
+    return unit
+
+
+def test_adapted_normalizations_are_refused_in_a_loop_and_set_in_an_unrolled_stack():
+    x = np.zeros((1, 4), "float32")
+    units = [normalized(mean) for mean in (1.0, 10.0, 100.0)]
+    with pytest.raises(InputError, match="computes with copies of its variables; pass it mean and variance, or use"):
+        UnitStack.from_units(units, rolled=True)
+    stack = UnitStack.from_units(units, rolled=False)
+    np.testing.assert_allclose(array(stack(x)), -111)
+    stack.set_unit_weights(0, {"mean": np.full(4, 2.0)})
+    np.testing.assert_allclose(array(stack(x)), -112)
+    constant = UnitStack(keras.layers.Normalization(axis=-1, mean=[3.0] * 4, variance=[1.0] * 4), 2, rolled=True)
+    np.testing.assert_allclose(array(constant(x)), -6)
+
+
+@pytest.mark.parametrize(("name", "values"), [("trainable", [False, True]), ("dtype", ["float32", "bfloat16"])])
+def test_what_the_stack_decides_cannot_vary(name, values):
+    with pytest.raises(InputError, match=f"{name} cannot vary between the units of a stack; set it on the layers in"):
+        UnitStack(ResidualUnit(4), 2, rolled=False, vary={name: values})
+
+
+def test_every_unit_that_varies_is_checked_and_counted():
+    strided = UnitStack(ResidualUnit(4), 2, rolled=False, vary={"strides": [1, 2]})
+    with pytest.raises(InputError, match="the units of a stack must keep the shape"):
+        strided.build((None, 8, 8, 4))
+    stack = UnitStack(ResidualUnit(4), 2, rolled=False, vary={"block": ["single", "basic"]})
+    stack.build((None, 8, 8, 4))
+    assert stack.multiply_adds((None, 8, 8, 4)) == sum(unit.multiply_adds((None, 8, 8, 4)) for unit in stack.units)
+
+
+class CountsIfAsked(keras.layers.Layer):
+    def __init__(self, update=False, **options):
+        super().__init__(**options)
+        self.update = update
+
+    def build(self, input_shape):
+        self.count = self.add_weight(shape=(), initializer="zeros", trainable=False, name="count")
+
+    def call(self, x):
+        if self.update:
+            self.count.assign(self.count + 1)
+        return x
+
+    def get_config(self):
+        return {**super().get_config(), "update": self.update}
+
+
+@pytest.mark.parametrize("remat", ["none", "unit", "segment"])
+def test_units_that_assign_differently_are_told_apart(remat):
+    stack = UnitStack(CountsIfAsked(), 3, rolled=False, remat=remat, vary={"update": [False, True, True]})
+    stack(np.zeros((2, 1), "float32"), training=True)
+    assert [float(unit.count) for unit in stack.units] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("layer", [ResidualUnit(4), UnitStack(ResidualUnit(4), 2, rolled=True), EncoderBlock(2, 8)])
+def test_integers_are_refused_when_a_model_is_built(layer):
+    shape = (5, 8) if isinstance(layer, EncoderBlock) else (8, 8, 4)
+    with pytest.raises(InputError, match="expects floating-point input, not uint8; cast it to float32"):
+        layer(keras.Input(shape, dtype="uint8"))

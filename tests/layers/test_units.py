@@ -405,3 +405,8 @@ def test_a_layer_of_a_subclass_that_waits_for_its_first_call_has_the_path_of_the
     stack.build(images.shape)
     again = UnitStack.from_units([stack.unit(k) for k in range(2)], rolled=False)
     np.testing.assert_allclose(array(again(images)), array(stack(images)), rtol=1e-4, atol=1e-4)
+
+
+def test_drop_path_scales_integers_too():
+    y = array(DropPath(0.3, seed=0)(np.full((100, 1), 100, "int32"), training=True))
+    assert y.dtype == "float32" and sorted(set(y.ravel().round(1).tolist())) == pytest.approx([0, 142.9], abs=0.1)

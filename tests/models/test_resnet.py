@@ -93,6 +93,7 @@ def test_weights_files_load_after_layers_that_have_weights(ending, tmp_path):
 
 def test_feature_maps_have_the_networks_weights():
     model = imagenet_resnet(18, include_top=False)
+    assert list(feature_maps(model, "stage2").output) == ["stage2"]
     maps = feature_maps(model, ["stage2", "stage4"])
     shapes = {name: tuple(y.shape) for name, y in maps(np.ones((1, 64, 64, 3), "float32")).items()}
     assert shapes == {"stage2": (1, 8, 8, 128), "stage4": (1, 2, 2, 512)}

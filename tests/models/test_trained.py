@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from harness import array
+from harness import array, disturb
 
 from keras_preact import InputError
 from keras_preact.data import PerPixelMean
@@ -299,3 +299,16 @@ def test_a_sequential_model_refuses_other_pixels_too():
     assert model.predict(np.ones((1, 2), "uint8"), verbose=0).shape == (1, 2)
     with pytest.raises(ValueError, match="expected dtype=uint8, found dtype=float"):
         model.predict(np.ones((1, 2)), verbose=0)
+
+
+@pytest.mark.parametrize("rolled", [False, True])
+def test_statistics_are_as_before_if_a_batch_is_refused(rolled):
+    network = cifar_resnet(14, input_shape=(8, 8, 3), rolled=rolled)
+    disturb(network)
+    before = [array(variable) for variable in network.weights]
+    images = np.zeros((4, 8, 8, 3), "float32")
+    with pytest.raises(InputError, match="batches is a single array, which could be one batch; pass a list"):
+        reestimate_statistics(network, images)
+    with pytest.raises(Exception, match=r"incompatible|shape|channels"):
+        reestimate_statistics(network, [images, np.zeros((4, 8, 8, 5), "float32")])
+    assert all(np.array_equal(a, array(b)) for a, b in zip(before, network.weights, strict=True))

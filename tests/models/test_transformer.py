@@ -248,3 +248,15 @@ def test_an_unrolled_network_is_quantized_and_says_that_it_cannot_be_saved_so(mo
     model.save_weights(tmp_path / "model.weights.h5")
     other.load_weights(tmp_path / "model.weights.h5")
     np.testing.assert_array_equal(other.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+@pytest.mark.parametrize("inputs", [Patches((8, 8, 3), 4), Series(8, 3)])
+def test_integer_images_are_refused(inputs):
+    shape = tuple(inputs.tensor().shape[1:])
+    with pytest.raises(InputError, match="input_tensor is uint8; convert it first, for example with Rescaling"):
+        transformer(inputs, depth=1, dim=8, heads=2, input_tensor=keras.Input(shape, dtype="uint8"))
+
+
+def test_unknown_activations_are_refused():
+    with pytest.raises(InputError, match="activation is 'foo'; pass a Keras activation such as 'relu'"):
+        transformer(depth=1, dim=8, heads=2, activation="foo")

@@ -20,6 +20,7 @@ import numpy as np
 
 from keras_preact.errors import InputError, shown
 from keras_preact.keras_private import load_variables
+from keras_preact.layers.variables import Renumbering
 from keras_preact.models.saving.archive import WEIGHTS, check_stored
 
 
@@ -40,7 +41,7 @@ class Variable:
 
 
 class OtherVariables(InputError):
-    """A file has more or fewer variables than the network."""
+    """A file has more or fewer variables than the network, or has them in another order."""
 
 
 def check_equal_variables(
@@ -67,10 +68,13 @@ def check_equal_variables(
         differences.append(f"lacks {_count(missing)} that {model.name} needs, the first {shown(missing[0])}")
     if differences:
         raise OtherVariables(f"{file} {', and '.join(differences)}{remedy}")
+    names, defaults = {variable.name for variable in wanted.values()}, Renumbering(model).kinds
     for key, need in wanted.items():
         stored = found[key]
         if _unnumbered(stored.name) != _unnumbered(need.name):
             raise InputError(f"{file} has {shown(stored.name)} where {model.name} has {need.name}{remedy}")
+        if stored.name != need.name and stored.name in names and not _are_default(stored.name, need.name, defaults):
+            raise OtherVariables(f"{file} has the layers of {model.name} in another order{remedy}")
         if stored.shape != need.shape:
             raise InputError(f"{need.name} has shape {stored.shape} in {file} but {need.shape} in {model.name}{remedy}")
 
@@ -114,6 +118,12 @@ def _unnumbered(path: str) -> str:
     return re.sub(r"_\d+(?=/|$)", "", path)
 
 
+def _are_default(stored: str, need: str, defaults: Mapping[str, str]) -> bool:
+    """Return whether two paths of a layer differ only in numbers of Keras's default names, which depend on history."""
+    pairs = zip(stored.split("/"), need.split("/"), strict=True)
+    return all(ours in defaults for theirs, ours in pairs if theirs != ours)
+
+
 def check_file(file: str, model: keras.Model, content: io.BytesIO) -> None:
     """Raise InputError if a Keras weights file has other variables than the network would save."""
     import h5py  # imported only when a file is read, as in Keras
@@ -128,6 +138,16 @@ def check_file(file: str, model: keras.Model, content: io.BytesIO) -> None:
                 dtype = array_of(variable.values).dtype
                 if "float" in dtype.name:
                     cast_checked(array_of(found[name].values), dtype, f"{variable.name} in {file}")
+
+
+def has_loss_scale(content: io.BytesIO) -> bool | None:
+    """Return whether the optimizer in a Keras weights file is a `LossScaleOptimizer`; `None` without an optimizer."""
+    import h5py
+
+    content.seek(0)
+    with h5py.File(content, "r") as file:
+        optimizer = file.get("optimizer")
+        return None if optimizer is None else "inner_optimizer" in optimizer
 
 
 def load_state(model: keras.Model, content: io.BytesIO, visited: set[int]) -> set[int]:

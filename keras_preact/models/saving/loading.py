@@ -18,7 +18,7 @@ from keras_preact.keras_private import forget_uninitialized, initialize, safe_mo
 from keras_preact.models.saving.allowlist import SIZE_LIMIT
 from keras_preact.models.saving.archive import Archive, read_archive
 from keras_preact.models.saving.configuration import check_configuration, name_publicly, objects
-from keras_preact.models.saving.hdf5 import cast_checked, load_state
+from keras_preact.models.saving.hdf5 import cast_checked, has_loss_scale, load_state
 from keras_preact.models.trained import require_uint8
 
 
@@ -64,11 +64,13 @@ def load_model(path: str | Path, compile: bool = True) -> keras.Model:
 def _loss_scale_policy(archive: Archive) -> Iterator[None]:
     """Set the global policy to mixed_float16 if a layer has it, so that Keras compiles the model with a loss scale.
 
-    A file stores the policies of the layers but not that of the model, for which Keras uses the global policy.
+    A file stores the policies of the layers but not that of the model, for which Keras uses the global policy. If the
+    stored optimizer has no loss scale, the model had another policy than that layer.
     """
     policies = [each["config"].get("name") for each in objects(archive.config) if each["class_name"] == "DTypePolicy"]
     before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy("mixed_float16" if "mixed_float16" in policies else before)
+    is_scaled = "mixed_float16" in policies and has_loss_scale(archive.weights) is not False
+    keras.config.set_dtype_policy("mixed_float16" if is_scaled else before)
     try:
         yield
     finally:

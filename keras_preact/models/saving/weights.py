@@ -62,6 +62,8 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
             f"{path} {'does not exist' if has_ending else 'is not a weights file'}; pass the path of a file ending in "
             f"{', '.join(ENDINGS)}, or the data set of trained weights to a builder, such as weights='cifar10'"
         )
+    if not model.built:
+        raise InputError(f"{model.name} has no weights yet; call it on a batch, or build it, before you load any")
     if path.suffix == ".safetensors":
         load_safetensors(model, path)
         return

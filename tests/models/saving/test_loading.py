@@ -10,7 +10,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from harness import members_of
+from harness import array, members_of
 
 from keras_preact import InputError
 from keras_preact.models import cifar_resnet, load_model
@@ -415,3 +415,18 @@ def test_keras_makes_initial_values_before_it_looks_for_weights(saved, tmp_path,
     with pytest.raises(ValueError, match="could not be loaded"):
         load_with_keras(path)
     assert made == [16_000_000]
+
+
+def test_the_optimizer_of_a_float32_model_with_a_part_in_float16_keeps_its_state(tmp_path):
+    inputs = keras.Input((8, 8, 3))
+    part = cifar_resnet(8, input_shape=(8, 8, 3), dtype="mixed_float16", include_top=False, pooling="avg")
+    model = keras.Model(inputs, keras.layers.Dense(3, dtype="float32")(part(inputs)))
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(np.zeros((4, 8, 8, 3), "float32"), np.arange(4) % 3, batch_size=2, verbose=0)
+    model.save(tmp_path / "model.keras")
+    loaded = load_model(tmp_path / "model.keras")
+    assert type(loaded.optimizer) is keras.optimizers.Adam
+    assert all(
+        np.array_equal(array(a), array(b))
+        for a, b in zip(model.optimizer.variables, loaded.optimizer.variables, strict=True)
+    )

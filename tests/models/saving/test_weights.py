@@ -419,3 +419,21 @@ def test_float64_weights_load_exactly_into_the_other_form(tmp_path):
     load_weights(unrolled, tmp_path / "net.weights.h5")
     kernel = rolled.get_layer("stage1_stack").unit_weights(0)["conv1/kernel"]
     np.testing.assert_array_equal(array(unrolled.get_layer("stage1_unit02").branch[0].kernel), array(kernel))
+
+
+@pytest.mark.parametrize("suffix", ENDINGS)
+def test_layers_with_names_of_their_own_are_loaded_by_name(suffix, tmp_path):
+    def make(*names):
+        layers = [keras.layers.Dense(4, name=name) for name in names]
+        return keras.Sequential([keras.Input((4,)), *layers])
+
+    model, other = make("fc_1", "fc_2"), make("fc_2", "fc_1")
+    load_weights(other, write_weights(model, tmp_path / f"saved{suffix}"))
+    for name in ("fc_1", "fc_2"):
+        np.testing.assert_array_equal(array(other.get_layer(name).kernel), array(model.get_layer(name).kernel))
+
+
+def test_a_model_that_is_not_built_is_not_the_files_fault(tmp_path):
+    path = write_weights(cifar_resnet(8), tmp_path / "net.weights.h5")
+    with pytest.raises(InputError, match="has no weights yet; call it on a batch, or build it, before"):
+        load_weights(keras.Sequential([keras.layers.Dense(3)]), path)
