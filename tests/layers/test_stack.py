@@ -1269,12 +1269,11 @@ def test_variables_outside_of_the_unit_are_refused(unit, rolled, remat):
     # On JAX, Keras itself refuses a draw from its global generator.
     with pytest.raises(Exception, match=r"not one of its own variables, so a loop|SeedGenerator"):
         stack(np.zeros((2, 1), "float32"), training=True)
-    plain = UnitStack(unit(), 4, rolled=False)
-    before = float(CountsOutside.counter)
-    y = array(plain(np.zeros((2, 1), "float32"), training=True))
-    assert float(CountsOutside.counter) - before == (4 if unit is CountsOutside else 0) and (y != 0).any() == (
-        unit is Noise
-    )
+    if unit is CountsOutside or keras.backend.backend() != "jax":
+        plain, before = UnitStack(unit(), 4, rolled=False), float(CountsOutside.counter)
+        y = array(plain(np.zeros((2, 1), "float32"), training=True))
+        assert float(CountsOutside.counter) - before == (4 if unit is CountsOutside else 0)
+        assert (y != 0).any() == (unit is Noise)
 
 
 def normalized(mean):
