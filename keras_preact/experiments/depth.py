@@ -149,8 +149,15 @@ def runs_in_words(cells: Iterable[Sequence[Run]]) -> str:
     return f"n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}" if counts else ""
 
 
+RUNS_PLANNED = 3
+"""Runs of each order for an interval of their gap. Two give one, too, but t has so few degrees of freedom that it spans
+tens of points."""
+
+
 def gaps(confirmation: RunsByCell, tuned: bool) -> dict[int, Difference]:
-    """Return the test error of the original minus that of full pre-activation, with its interval, by depth.
+    """Return the test error of the original minus that of full pre-activation, by depth.
+
+    A gap has an interval once both orders have the planned number of runs.
 
     Args:
         confirmation: result of `confirmed`.
@@ -161,7 +168,10 @@ def gaps(confirmation: RunsByCell, tuned: bool) -> dict[int, Difference]:
     for depth in DEPTHS:
         runs = [_chosen(confirmation, order, depth, tuned) for order in ORDERS]
         if all(runs):
-            found[depth] = difference(*map(counted, runs))
+            errors = [counted(each) for each in runs]
+            found[depth] = difference(*errors)
+            if min(map(len, errors)) < RUNS_PLANNED:
+                found[depth] = Difference(found[depth].mean, -math.inf, math.inf)
     return found
 
 

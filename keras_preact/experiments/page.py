@@ -155,7 +155,7 @@ def headline(store: Store) -> str:
 def depth_rows(store: Store) -> list[str]:
     """Return rows of a Markdown table: the lead of full pre-activation by depth, at the paper's learning rate."""
     return [
-        f"| ResNet-{at} | {gap} | {counts} | {_standing(gap) if gap.is_known else 'one seed'} |"
+        f"| ResNet-{at} | {gap} | {counts} | {_standing(gap) if gap.is_known else 'too few runs'} |"
         for at, gap, counts in _gaps(store)
     ]
 
@@ -183,10 +183,10 @@ def _depth(store: Store, results: Path) -> list[str]:
         "The expectations were written down when two networks of 110 layers had been trained, one of each order, and "
         "before all other runs. The rules for the verdicts were revised later. Differences are test errors of the "
         "original order minus those of full pre-activation, in points, with Welch's 95 % interval; without an "
-        "interval, one of the orders has a single run. A verdict is undecided if an interval that it needs contains 0 "
-        f'or does not exist. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} point. In the '
-        "depth study, an order's best rate is chosen among the paper's, the best of the screening, and those between "
-        "them, once all of these have been run; the original order was also tried at full pre-activation's best rate "
+        "interval, one of the orders has fewer than three runs. A verdict is undecided if an interval that it needs "
+        f'contains 0 or does not exist. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} '
+        "point. In the depth study, an order's best rate is chosen among the paper's, the best of the screening, and "
+        "those between them, once all of these have been run; the original order was also tried at full pre-activation's best rate "
         "at 110 layers. The choice uses the same test errors that are reported, so the error at the best rate is "
         "biased downward. If two rates are equally good, the paper's counts as the best."
     )
