@@ -622,7 +622,7 @@ REFUSED = {
     ),
     "table without networks of the profile": (
         ["reproduce", "warmup", "--budget", "cpu", "--profile", "fb_resnet_torch"],
-        "no row of warmup is part of the budget cpu; choose another profile (--profile)",
+        "12-post_norm-0.0005-none is a Transformer, which has no profile; leave out --profile",
     ),
     "recipe that a profile has not": (["train", "--recipe", "keras_applications"], "known: paper, imagenet, fb_"),
     "seeds": (["reproduce", "table1", "--seeds", "0"], "the number of seeds is 0"),

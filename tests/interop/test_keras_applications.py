@@ -68,7 +68,9 @@ def test_features_probabilities_and_rolled_stages():
         (("ResNet34",), "unknown network of keras.applications 'ResNet34'"),
         (("ResNet50", "nowhere.h5"), "cannot load 'nowhere.h5' into ResNet50"),
         ((preact_resnet34(input_shape=(64, 64, 3)),), "is not one of keras.applications'"),
-        ((keras.Sequential([keras.layers.Dense(2)]),), "functional"),
+        ((keras.Sequential([keras.layers.Dense(2)]),), "has no input shape yet; begin it with keras.Input"),
+        ((keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),), "is not one of keras.applications'"),
+        ((keras.Model(),), "only functional Keras models can be recognized"),
     ],
 )
 def test_what_is_none_of_them_is_refused(arguments, words):
