@@ -76,6 +76,15 @@ REMEDIES = {
     errno.EPERM: _PERMISSION,
 }
 """Remedies by error number, for when the system refuses to write."""
+_PATH = "choose another path"
+_WRITE_REMEDIES = {
+    **REMEDIES,
+    errno.ENOENT: "create or restore the folder",
+    errno.EISDIR: _PATH,
+    errno.ENOTDIR: _PATH,
+    errno.ENAMETOOLONG: _PATH,
+}
+"""Those of `WriteError`: the other errors need another remedy if they come from reading."""
 
 
 class MissingPackage(InputError, ImportError):
@@ -155,10 +164,7 @@ then resume with `keras-preact train --resume runs/mine`
     run: Path | None = None
 
     def __str__(self) -> str:
-        another = "choose another path"
-        missing = "create or restore the folder"
-        remedies = {**REMEDIES, errno.ENOENT: missing, errno.EISDIR: another, errno.ENOTDIR: another}
-        remedy = remedies.get(self.errno or 0, "check that the disk works")
+        remedy = _WRITE_REMEDIES.get(self.errno or 0, "check that the disk works")
         resume = "" if self.run is None else f", then resume with {as_command('train --resume', self.run)}"
         return f"cannot write {self.filename}: {self.strerror}; {remedy}{resume}"
 

@@ -21,7 +21,7 @@ from keras_preact.layers.copies import copy_frozen
 from keras_preact.layers.graph import graph_of
 from keras_preact.layers.preprocessing import PadCropFlip
 from keras_preact.layers.residual import ResidualLayer
-from keras_preact.layers.stack import UnitStack, units_in
+from keras_preact.layers.stack import UnitStack, model_of_units, units_in
 from keras_preact.models.rewiring import check_functional, is_functional
 
 
@@ -166,8 +166,8 @@ class Chain:
         nodes = [node for node in every if units_in(node.operation)]
         layers = [node.operation for node in nodes]
         if not layers:
-            inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-            remedy = f"pass the model inside it, get_layer({inner[0]!r})" if inner else "use check_identity_path"
+            inner = model_of_units(model)
+            remedy = f"pass the model inside it, get_layer({inner!r})" if inner else "use check_identity_path"
             raise InputError(f"{model.name} itself has no residual units of this package; {remedy}")
         if shared := [layer.name for layer, count in Counter(layers).items() if count > 1]:
             raise InputError(f"{model.name} calls {shared[0]} more than once; analyze a model of different units")
@@ -233,10 +233,10 @@ class Chain:
         dtype, shape = keras.backend.standardize_dtype(x.dtype), tuple(x.shape)
         sizes = self._shape[1:]
         if len(shape) != len(sizes) + 1 or any(
-            size not in (None, ours) for size, ours in zip(sizes, shape[1:], strict=True)
+            expected not in (None, found) for expected, found in zip(sizes, shape[1:], strict=True)
         ):
-            expected = ", ".join(["batch", *("any" if size is None else str(size) for size in sizes)])
-            raise InputError(f"{self.name} expects inputs of shape ({expected}), not {shape}; pass such a batch")
+            pattern = ", ".join(["batch", *("any" if size is None else str(size) for size in sizes)])
+            raise InputError(f"{self.name} expects inputs of shape ({pattern}), not {shape}; pass such a batch")
         if not shape[0]:
             raise InputError(f"the batch is empty; pass at least one input of {self.name}")
         if self._dtype == "uint8" and dtype != "uint8":

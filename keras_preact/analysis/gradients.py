@@ -29,7 +29,7 @@ def gradient_signal(
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
         images: batch of model inputs, for example images (batch, height, width, channels).
-        labels: first argument of the loss; for the default one, class numbers (batch,).
+        labels: first argument of the loss; for the default one, class numbers (batch,) or (batch, 1).
         training: whether batch norm uses the batch's statistics. Default `True`.
         loss: function of (labels, output) that returns one number, one per example, or one per step; E is their mean,
             without steps of padding. Default: sparse categorical cross-entropy, from logits or from probabilities,
@@ -129,7 +129,7 @@ def loss_gradient(
 def class_numbers(labels: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return labels for the sparse cross-entropy of outputs of this shape: one number for each output.
 
-    Those of `keras.datasets`, with a last axis of size 1, lose that axis.
+    Labels of shape (batch, 1), as in `keras.datasets`, become (batch,).
 
     Raises:
         InputError: there is only one score, or the labels are not integers, not one per output, or outside the classes.

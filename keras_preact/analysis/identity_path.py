@@ -143,15 +143,13 @@ def check_identity_path(model: keras.Model) -> IdentityPath:
     units = tuple(_units(paths))
     unread = _unread(paths)
     if not units:
-        raise InputError(
-            f"{model.name} has no residual units: no addition in its graph joins layers with weights to their input"
-            + (
-                f", but some of its layers may contain units, which were not checked ({_list(unread)})"
-                if unread
-                else ""
+        none = f"{model.name} has no residual units: no addition in its graph joins layers with weights to their input"
+        if unread:
+            raise InputError(
+                f"{none}, but {_list(unread)} may contain units, which were not checked; pass the model inside, or "
+                "write the additions in the graph"
             )
-            + "; pass a residual network, with its additions as keras.layers.Add or +"
-        )
+        raise InputError(f"{none}; pass a residual network, with its additions as keras.layers.Add or +")
     return IdentityPath(model.name, units, unread)
 
 
@@ -175,13 +173,15 @@ def _unread(paths: Paths) -> tuple[str, ...]:
         for call in paths.graph
         if id(call.operation) not in paths.seen
         and isinstance(call.operation, keras.layers.Layer)
-        and (_may_hide_units(call) or any(map(_joins, layers_inside(call.operation))))
+        and _may_hide_units(call)
     )
 
 
 def _may_hide_units(call: Call) -> bool:
-    """Return whether a call runs a custom layer that has weights inside, or that receives several tensors."""
+    """Return whether a call runs a model that joins tensors, or a custom layer with weights or several inputs."""
     parts = layers_inside(call.operation)
+    if any(map(_joins, parts)):
+        return True
     is_custom = not all(map(trusted_name, [call.operation, *parts]))
     return is_custom and (len(call.inputs) > 1 or any(part.weights for part in parts))
 

@@ -95,7 +95,7 @@ def swap(
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
         images: batch of model inputs, for example images (batch, height, width, channels).
-        labels: class numbers (batch,).
+        labels: class numbers (batch,) or (batch, 1).
         swaps: numbers of pairs to exchange; one result for each.
         seed: seed of the choice of pairs. Default 0.
 
@@ -171,7 +171,7 @@ def path_lengths(
     Args:
         model: functional model whose residual units form a chain, rolled or not; or its `Chain`.
         images: batch of model inputs, for example images (batch, height, width, channels).
-        labels: first argument of the loss; for the default one, class numbers (batch,).
+        labels: first argument of the loss; for the default one, class numbers (batch,) or (batch, 1).
         samples: number of random paths of each length. Default 10.
         training: whether batch norm uses the batch's statistics. Default `True`.
         seed: seed of the choice of paths. Default 0.

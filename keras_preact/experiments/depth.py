@@ -20,7 +20,6 @@ from keras_preact.experiments.statistics import (
     UNDECIDED,
     Difference,
     contrast,
-    difference,
     difference_of_differences,
 )
 from keras_preact.experiments.store import Run, Store
@@ -149,15 +148,27 @@ def runs_in_words(cells: Iterable[Sequence[Run]]) -> str:
     return f"n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))}" if counts else ""
 
 
-RUNS_PLANNED = 3
-"""Runs of each order for an interval of their gap. Two give one, too, but t has so few degrees of freedom that it spans
-tens of points."""
+RUNS_FOR_INTERVAL = 3
+"""Runs that every group needs before a difference has an interval; with two, the interval can span tens of points."""
+
+
+def planned_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Return the difference of two means; it has an interval once both sides have `RUNS_FOR_INTERVAL` runs.
+
+    >>> str(planned_difference([7.0, 7.2, 7.1], [6.0, 6.2, 6.4])), str(planned_difference([7.0, 7.2, 7.1], [6.0, 6.2]))
+    ('+0.90 [+0.48, +1.32]', '+1.00')
+    """
+    return _planned_contrast([first], [second])
+
+
+def _planned_contrast(plus: Sequence[Sequence[float]], minus: Sequence[Sequence[float]]) -> Difference:
+    found = contrast(plus, minus)
+    has_enough = all(len(errors) >= RUNS_FOR_INTERVAL for errors in (*plus, *minus))
+    return found if has_enough else Difference(found.mean, -math.inf, math.inf)
 
 
 def gaps(confirmation: RunsByCell, tuned: bool) -> dict[int, Difference]:
     """Return the test error of the original minus that of full pre-activation, by depth.
-
-    A gap has an interval once both orders have the planned number of runs.
 
     Args:
         confirmation: result of `confirmed`.
@@ -168,10 +179,7 @@ def gaps(confirmation: RunsByCell, tuned: bool) -> dict[int, Difference]:
     for depth in DEPTHS:
         runs = [_chosen(confirmation, order, depth, tuned) for order in ORDERS]
         if all(runs):
-            errors = [counted(each) for each in runs]
-            found[depth] = difference(*errors)
-            if min(map(len, errors)) < RUNS_PLANNED:
-                found[depth] = Difference(found[depth].mean, -math.inf, math.inf)
+            found[depth] = planned_difference(*map(counted, runs))
     return found
 
 
@@ -321,7 +329,7 @@ def _falls(best: Mapping[int, float], errors: Callable[[int], Mapping[float, lis
     if len(best) < 2:
         return UNDECIDED
     first, at_last = best[min(best)], errors(max(best))
-    lower = [difference(found, at_last[first]) for rate, found in at_last.items() if rate < first]
+    lower = [planned_difference(found, at_last[first]) for rate, found in at_last.items() if rate < first]
     if any(gap.high < 0 for gap in lower):
         return AGREES if expected else DIFFERS
     return (DIFFERS if expected else AGREES) if lower and all(gap.low > 0 for gap in lower) else UNDECIDED
@@ -356,7 +364,7 @@ def _change_by_tuning(confirmation: RunsByCell, depth: int) -> Difference:
         if (rate := confirmed_best(confirmation, order, depth)) is not None and rate != PAPERS_RATE:
             at_best.append(counted(confirmation[order, depth, rate]))
             at_papers.append(counted(confirmation[order, depth, PAPERS_RATE]))
-    return contrast(plus, minus)
+    return _planned_contrast(plus, minus)
 
 
 def _as_text(found: Mapping[int, Difference]) -> str:

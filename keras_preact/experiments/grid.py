@@ -172,7 +172,7 @@ class Budget:
         Raises:
             InputError: the row is not part of this budget, or the profile has no such networks.
         """
-        if row.network in self.networks:
+        if row.network in self.networks or row.builder == "transformer":  # a profile's budget has no Transformers
             self.check_profile(row)
         if not self.holds(row):
             raise InputError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from keras_preact.experiments import depth
@@ -16,10 +16,10 @@ from keras_preact.experiments.report import (
     HOW_TO_READ_TABLES,
     SIGNATURE,
     Line,
+    Table,
     check_is_page,
     drawn,
     escaped,
-    lines,
     link,
     link_to,
     machine,
@@ -27,6 +27,7 @@ from keras_preact.experiments.report import (
     markdown_table,
     title_of,
     verdict,
+    with_new_runs,
 )
 from keras_preact.experiments.statistics import Difference, binomial_deviation, difference
 from keras_preact.experiments.store import Run, Store, table_of
@@ -58,9 +59,9 @@ def write_results(results: str | Path) -> Path:
         if (experiment, budget) not in first and experiment.name not in ("screening", "depth")
     ]
     parts = [_HEAD, _claim(store), *_depth(store, results)]
-    explained: set[str] = set()
-    tables = list(_tables(first, explained, store, results))
-    others = list(_tables(rest, explained, store, results))
+    found, explained = with_new_runs([*first, *rest], store), set[str]()
+    tables = list(_tables([each for each in found if each[:2] in first], explained, results))
+    others = list(_tables([each for each in found if each[:2] not in first], explained, results))
     parts += [HOW_TO_READ_TABLES if tables or others else "", *tables]
     parts += [*_demo(store, results), *_screening(store, results), *_mechanism(store, results)]
     parts += [*others, _baselines(store)]
@@ -178,7 +179,7 @@ def _depth(store: Store, results: Path) -> list[str]:
         return []
     at = depth.by_depth_and_choice(runs)
     rows = [[each.expected, each.found, each.verdict] for each in depth.findings(store)]
-    table = markdown_table(("expected", "measured", "verdict"), rows)
+    table = markdown_table(("expected beforehand", "measured", "verdict"), rows)
     about = (
         "The expectations were written down when two networks of 110 layers had been trained, one of each order, and "
         "before all other runs. The rules for the verdicts were revised later. Differences are test errors of the "
@@ -207,19 +208,14 @@ def _totals(store: Store) -> str:
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
-def _tables(
-    entries: Sequence[tuple[Experiment, Budget]], explained: set[str], store: Store, results: Path
-) -> Iterator[str]:
-    """Yield the tables with runs, their verdicts and figures. A budget is explained above its first table.
+def _tables(tables: Iterable[Table], explained: set[str], results: Path) -> Iterator[str]:
+    """Yield tables, their verdicts and figures. A budget is explained above its first table.
 
     Args:
-        entries: tables and budgets.
+        tables: tables and budgets, with their rows.
         explained: titles of the budgets that are explained already; extended.
     """
-    for experiment, budget in entries:
-        found = lines(experiment, budget, store)
-        if not any(line.runs for line in found):
-            continue
+    for experiment, budget, found in tables:
         yield markdown(experiment, budget, found, explains=title_of(budget) not in explained)
         explained.add(title_of(budget))
         if budget.judges:
@@ -351,7 +347,8 @@ def rate_rows(store: Store) -> list[list[str]]:
             if (order, at, rate) in runs and (order, at, PAPERS_RATE) in papers:
                 one, other = papers[order, at, PAPERS_RATE], depth.counted(runs[order, at, rate])
                 errors = [f"{statistics.mean(found):.1f} % (n = {len(found)})" for found in (one, other)]
-                rows.append([in_words(order), str(at), errors[0], f"{rate:g}", errors[1], str(difference(other, one))])
+                change = depth.planned_difference(other, one)
+                rows.append([in_words(order), str(at), errors[0], f"{rate:g}", errors[1], str(change)])
     return rows
 
 
@@ -371,7 +368,7 @@ def _rates_of_confirmation(store: Store) -> str:
     text = (
         f"The best rate after {get_recipe('demo').steps} steps need not be the best later. In the depth study, after "
         f"{BUDGETS['deep'].recipes['cifar10'].steps:,} steps on all of CIFAR-10, another rate changes the mean test "
-        "error of an order by these points:"
+        f"error of an order by these points; an interval needs at least {depth.RUNS_FOR_INTERVAL} runs on each side:"
     )
     return "\n".join([text, "", markdown_table(RATE_COLUMNS, rows), _other_precisions(store)]) if rows else ""
 
@@ -384,16 +381,18 @@ def _other_precisions(store: Store) -> str:
         used, usual = ({run.config.precision for run in each} for each in (found, at_papers))
         if usual and used != usual:
             named.append(f"{in_words(order)}, {at} layers, {rate:g} ({' and '.join(sorted(used))})")
-    return f"Not in the precision of the runs at {PAPERS_RATE:g}: {'; '.join(named)}.\n" if named else ""
+    if not named:
+        return ""
+    return f"Some of these runs also differ in precision from those at {PAPERS_RATE:g}: {'; '.join(named)}.\n"
 
 
 def _mechanism(store: Store, results: Path) -> list[str]:
     from keras_preact.plots import mechanism_figure
 
     parts = []
-    for name, study, title, runs in (
-        ("screening", "the screening", "Screening: signal and gradient inside the networks", depth.screened(store)),
-        ("depth", "the depth study", "Depth: signal and gradient inside the networks", depth.confirmed(store)),
+    for name, study, runs in (
+        ("screening", "the screening", depth.screened(store)),
+        ("depth", "the depth study", depth.confirmed(store)),
     ):
         found = depth.mechanism(runs)
         if any(orders for moments in found.values() for orders in moments.values()):
@@ -404,7 +403,7 @@ def _mechanism(store: Store, results: Path) -> list[str]:
                 "variance of the signal is that of the last unit's input, divided by that of the second unit's. Dead "
                 "channels are those that the ReLU after the addition sets to 0 for every image."
             )
-            parts.append("\n".join([f"## {title}", "", text, ""]))
+            parts.append("\n".join([f"## Signal and gradient in {study}", "", text, ""]))
             shown = {
                 quantity: {depth.MOMENTS[moment]: orders for moment, orders in moments.items()}
                 for quantity, moments in found.items()

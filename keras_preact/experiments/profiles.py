@@ -53,7 +53,7 @@ def profiles(runs: Sequence[RunFolder], results: Path) -> list[str]:
         what = map(escaped, (f"{entry.model}, {precision}", entry.state, entry.images))
         rows.append([link_to(run, results), *what, *numbers])
     table = markdown_table(PROFILE_COLUMNS, rows)
-    parts = ["\n".join(["## Signal and gradient by depth", "", _PROFILES, "", table])]
+    parts = ["\n".join(["## Signal and gradient, unit by unit", "", _PROFILES, "", table])]
     titles = [f"{in_words(entry.model)}, {entry.state}" for entry in found]
     counts = Counter(titles)
     titles = [

@@ -205,6 +205,10 @@ class Line:
         return ", ".join(words)
 
 
+Table = tuple[Experiment, Budget, Sequence[Line]]
+"""A table with its rows."""
+
+
 def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[Row] | None = None) -> list[Line]:
     """Return the rows of a table that are in a budget, each with its finished runs of any seed.
 
@@ -233,6 +237,19 @@ def lines(experiment: Experiment, budget: Budget, store: Store, rows: Sequence[R
         if rows is None or row in rows:
             found.append(line)
     return found
+
+
+def with_new_runs(entries: Iterable[tuple[Experiment, Budget]], store: Store) -> list[Table]:
+    """Return the tables that have a run which no table before has, with their rows."""
+    tables: list[Table] = []
+    seen: set[Path] = set()
+    for experiment, budget in entries:
+        found = lines(experiment, budget, store)
+        runs = {run.folder.path for line in found for run in line.runs}
+        if runs - seen:
+            tables.append((experiment, budget, found))
+        seen |= runs
+    return tables
 
 
 def cells(line: Line, budget: Budget) -> list[str]:

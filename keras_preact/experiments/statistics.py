@@ -61,7 +61,7 @@ class Difference:
 
     Attributes:
         mean: the first mean minus the second, in points.
-        low, high: ends of the 95 % interval; infinite if either side has a single run.
+        low, high: ends of the 95 % interval; infinite if there are too few runs.
     """
 
     mean: float
@@ -70,7 +70,7 @@ class Difference:
 
     @property
     def is_known(self) -> bool:
-        """Whether the interval is finite: both sides have at least two runs."""
+        """Whether the interval is finite."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -141,15 +142,21 @@ def to_keras_applications(model: keras.Model) -> keras.Model:
     ours = {name: array.shape for name, array in arrays.items()}
     theirs = {name: tuple(variable.shape) for name, variable in variables.items()}
     if different := [name for name in theirs | ours if theirs.get(name) != ours.get(name)]:
-        shapes = [each.get(different[0], "none") for each in (theirs, ours)]
         raise InputError(
-            f"{model.name} is another network than keras.applications' {converted.name}: {different[0]} has shape "
-            f'{shapes[0]} there and {shapes[1]} here; build it with profile="keras_applications" and no further option '
-            "that changes its units"
+            f"{model.name} {_first_difference(different[0], ours, theirs, converted.name)}; build it with "
+            'profile="keras_applications" and without other options that change its layers'
         )
     for name, variable in variables.items():
         variable.assign(arrays[name])
     return converted
+
+
+def _first_difference(name: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], network: str) -> str:
+    if name not in ours:
+        return f"lacks {name} of keras.applications' {network}"
+    if name not in theirs:
+        return f"has {name}, which keras.applications' {network} lacks"
+    return f"has {name} of shape {ours[name]}, but keras.applications' {network} has {theirs[name]}"
 
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:

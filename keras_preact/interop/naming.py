@@ -14,7 +14,7 @@ import numpy as np
 from keras_preact.errors import InputError
 from keras_preact.layers.registry import get_shortcut
 from keras_preact.layers.shortcuts import IdentityShortcut
-from keras_preact.layers.stack import UnitStack, units_in
+from keras_preact.layers.stack import UnitStack, model_of_units, units_in
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.layers.variables import is_random_state, named_variables, variable_arguments
 from keras_preact.models.imagenet import STRIDE_UNITS
@@ -67,8 +67,8 @@ def parts(model: keras.Model) -> Iterator[Part]:
         elif layer.weights:
             yield Part(layer.name, None, 0, 0, *_access(layer, 0))
     if not stage:
-        inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-        remedy = f"pass the network inside it, get_layer({inner[0]!r})" if inner else "build it with imagenet_resnet"
+        inner = model_of_units(model)
+        remedy = f"pass the network inside it, get_layer({inner!r})" if inner else "build it with imagenet_resnet"
         raise InputError(f"{model.name} itself has no residual units of this package; {remedy}")
 
 
@@ -167,8 +167,8 @@ class Naming:
         for argument, value in self.requires.items():
             if config[argument] != value:
                 raise InputError(
-                    f"{name} has {argument}={config[argument]!r}, but the units of {self.library} have {value!r}: "
-                    f"the weights would fit but compute something else; build the network with {argument}={value!r}"
+                    f"{name} has {argument}={config[argument]!r}, but the units of {self.library} have {value!r}; "
+                    f"build the network with {argument}={value!r}"
                 )
 
 

@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_preact.errors import InputError, check_flag, check_number, check_positive, check_rate
-from keras_preact.layers.composite import CompositeLayer
+from keras_preact.layers.composite import CompositeLayer, with_channels
 from keras_preact.layers.dropout import seeded_dropout
 
 
@@ -80,6 +80,7 @@ class SelfAttention(CompositeLayer):
         if self.dropout:
             self.dropout_layer = seeded_dropout(self.dropout, 4, dtype=self.dtype_policy, name="dropout")
         super().build(input_shape)
+        self.input_spec = with_channels(input_shape)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         batch, steps, width = ops.shape(x)

@@ -73,6 +73,18 @@ def build_inner(layer: keras.layers.Layer, *shapes: Any) -> None:
             keras.Operation.compute_output_spec(layer, *inputs)
 
 
+def with_channels(shape: Any, axis: int = -1) -> keras.InputSpec:
+    """Return the specification of inputs with the rank and the number of channels of `shape`.
+
+    Keras checks it before each call. Layers that compute their output shape from that of the input need it: without
+    it, a wrong number of channels would not be found before the model runs.
+
+    >>> with_channels((None, 8, 8, 16)).axes
+    {-1: 16}
+    """
+    return keras.InputSpec(ndim=len(shape), axes={axis: shape[axis]})
+
+
 def in_order(layers: Sequence[keras.layers.Layer], x: Any) -> Any:
     """Call layers one after the other."""
     for layer in layers:

@@ -64,7 +64,7 @@ class DropPath(keras.layers.Layer):
         super().build(input_shape)
 
     def call(self, residual: Any, training: bool | None = None) -> Any:
-        residual = ops.cast(residual, self.compute_dtype)  # integers
+        residual = ops.cast(residual, self.compute_dtype)  # Keras casts only floating-point inputs
         if not training:
             return residual
         keep_probability = 1.0 - ops.convert_to_tensor(self.rate)

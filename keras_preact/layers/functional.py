@@ -64,7 +64,7 @@ class PureUnits:
                 attach_mask(x, self.attached)
             for unit in self.units:
                 x = call_unit(unit, x, self.training, self.mask)
-            scope.check_assigns_only(self.variables, self.units[0].name)
+                scope.check_assigns_only(self.variables, unit.name)
             now = [scope.get_current_value(variable) for variable in self.variables]
             self.assigned = [i for i, (a, b) in enumerate(zip(now, values, strict=True)) if a is not b]
             self.has_losses = bool(scope.losses)
@@ -91,11 +91,15 @@ class _StraightThroughAssignments(keras.StatelessScope):
     def check_assigns_only(self, variables: Sequence[keras.Variable], name: str) -> None:
         """Raise InputError if other variables were assigned: their new values would be lost with this scope."""
         own = {id(variable) for variable in variables}
-        if others := [variable.path for key, variable in self.assigned.items() if key not in own]:
+        for path in [variable.path for key, variable in self.assigned.items() if key not in own]:
+            if is_random_state(path):
+                raise InputError(
+                    f"{name} draws random numbers without a seed generator of its own; create a "
+                    "keras.random.SeedGenerator in its constructor and pass it as seed="
+                )
             raise InputError(
-                f"{name} assigns {others[0]}, which is not one of its own variables, so a loop or a checkpoint would "
-                "lose the new value; create the variable, or a keras.random.SeedGenerator for random numbers, in the "
-                "unit, or use rolled=False without remat"
+                f"{name} assigns {path}, which its variables do not include, so a loop or a checkpoint would lose the "
+                "new value; use rolled=False without remat"
             )
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:

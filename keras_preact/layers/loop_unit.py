@@ -63,7 +63,6 @@ class LoopUnit:
         self.names, self.variables = list(named), list(named.values())
         self.state = state_indices(self.unit, self.variables)
         """Indices of the variables that are not weights: moving statistics, states of random generators."""
-        layers = [self.unit, *layers_inside(self.unit)]
         owners = {id(v): layer.compute_dtype for layer in layers for v in (*own_trainable(layer), *own_state(layer))}
         self.autocast = [
             is_autocast(v) and "float" in stored_dtype(v) and owners.get(id(v)) == compute_dtype for v in self.variables

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive
 from keras_preact.layers.branches import residual_branch, weight_layers
-from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order
+from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order, with_channels
 from keras_preact.layers.convolutions import (
     HE_BY_FAN_OUT,
     Conv2D,
@@ -249,6 +249,7 @@ class Projection(CompositeLayer):
         )
         build_in_order((self.conv, *self.norm), input_shape)
         super().build(input_shape)
+        self.input_spec = with_channels(input_shape, channel_axis(self.data_format))
 
     def call(self, x: Any) -> Any:
         return in_order((self.conv, *self.norm), x)

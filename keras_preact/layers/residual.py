@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_preact.errors import InputError
-from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order
+from keras_preact.layers.composite import CompositeLayer, build_in_order, in_order, with_channels
 from keras_preact.layers.convolutions import refuse_seed
 from keras_preact.layers.placements import Placement
 from keras_preact.layers.registry import get_shortcut
@@ -65,6 +65,8 @@ class ResidualLayer(CompositeLayer):
         self.shortcut.build(build_in_order(self.projection, input_shape), output_shape)
         build_in_order(self.postact, output_shape)
         super().build(input_shape)
+        is_first = getattr(self, "data_format", None) == "channels_first"
+        self.input_spec = with_channels(input_shape, axis=1 if is_first else -1)
 
     def get_config(self) -> dict[str, Any]:
         (shortcut,) = self._new_shortcut.args

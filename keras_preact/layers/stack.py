@@ -16,7 +16,7 @@ import numpy as np
 from keras import ops
 
 from keras_preact.errors import InputError, check_choice, check_flag, check_positive
-from keras_preact.keras_private import mask_of, move_variables
+from keras_preact.keras_private import layers_inside, mask_of, move_variables
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.copies import check_copyable, clone, copy_frozen, refresh_normalizations, same_but_for_weights
 from keras_preact.layers.functional import Masks, build_unit, call_unit
@@ -130,7 +130,7 @@ class UnitStack(CompositeLayer):
 
     def build(self, input_shape: Any) -> None:
         self._form.build(input_shape)
-        for unit in self._form.layers if self.vary else [self.own_unit(0)]:
+        for unit in self._form.layers if self._units_differ else [self.own_unit(0)]:
             # Not `compute_output_shape`, which a layer need not define.
             output = unit.compute_output_spec(keras.KerasTensor(input_shape, dtype=unit.compute_dtype))
             if not isinstance(output, keras.KerasTensor):
@@ -141,6 +141,7 @@ class UnitStack(CompositeLayer):
                     "put the unit that changes it before the stack"
                 )
         super().build(input_shape)
+        self.input_spec = self.own_unit(0).input_spec
 
     def _checkpointed(self) -> list[Any]:
         return self._form.stacked if isinstance(self._form, RolledUnits) else super()._checkpointed()
@@ -285,6 +286,11 @@ class UnitStack(CompositeLayer):
         """Return unit k of a built stack: a layer of `units` or, if rolled, the one that runs in the loop."""
         return self._form.own_unit(k)
 
+    @property
+    def _units_differ(self) -> bool:
+        """Whether the units differ in more than values of variables, which change neither shapes nor products."""
+        return not set(self.vary) <= set(variable_arguments(self.own_unit(0)))
+
     def activations(self, x: Any, training: bool = False, mask: Any = None) -> Any:
         """Return x_0 = x, x_1, …, x_n, the input and the output of every unit, stacked: (n + 1, batch, …).
 
@@ -303,7 +309,7 @@ class UnitStack(CompositeLayer):
 
     def multiply_adds(self, input_shape: Any) -> int:
         """Return the multiply-adds of all units on one image or sequence; see `layer_multiply_adds`."""
-        if not self.vary:
+        if not self._units_differ:
             return self.repeats * layer_multiply_adds(self.own_unit(0), input_shape)
         return sum(layer_multiply_adds(self.own_unit(k), input_shape) for k in range(self.repeats))
 
@@ -337,7 +343,8 @@ def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repe
     """
     for name, values in vary.items():
         if name in ("name", "dtype", "trainable"):
-            raise InputError(f"{name} cannot vary between the units of a stack; set it on the layers in `units`")
+            instead = "; freeze layers of the built stack instead" if name == "trainable" else ""
+            raise InputError(f"vary names {name}, which the stack itself sets for its units; leave it out{instead}")
         if len(values) != repeats:
             raise InputError(f"vary has {len(values)} values of {name} for {repeats} units; use one per unit")
         if name not in unit.get_config():
@@ -375,3 +382,9 @@ def units_in(layer: keras.layers.Layer) -> int:
     if isinstance(layer, UnitStack):
         return layer.repeats if hasattr(layer.unit_type, "residual_layers") else 0
     return int(hasattr(layer, "residual_layers"))
+
+
+def model_of_units(model: keras.Model) -> str | None:
+    """Return the name of the first model that a model calls and that contains residual units; `None` without one."""
+    inner = [layer for layer in model.layers if isinstance(layer, keras.Model)]
+    return next((each.name for each in inner if any(map(units_in, layers_inside(each)))), None)

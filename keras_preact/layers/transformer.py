@@ -15,7 +15,7 @@ import keras
 from keras_preact.errors import InputError, check_choice, check_flag, check_number, check_positive, check_rate
 from keras_preact.keras_private import calling
 from keras_preact.layers.attention import SelfAttention, check_gain, width_of, xavier
-from keras_preact.layers.composite import CompositeLayer, in_order
+from keras_preact.layers.composite import CompositeLayer, in_order, with_channels
 from keras_preact.layers.dropout import DropPath, seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, RELU, Placement, get_placement, placement_config
 from keras_preact.layers.preactivation import get_activation
@@ -319,6 +319,7 @@ class EncoderBlock(CompositeLayer):
         self.attention.build(input_shape)
         self.feed_forward.build(input_shape)
         super().build(input_shape)
+        self.input_spec = with_channels(input_shape)
 
     def call(self, x: Any, training: bool | None = None, mask: Any = None) -> Any:
         return self.feed_forward(self.attention(x, training=training, mask=mask), training=training)

@@ -101,6 +101,6 @@ def argument_variables(unit: keras.layers.Layer) -> set[str]:
         names = {name for names in variable_arguments(part).values() for name in names}
         found |= {id(variable) for name, variable in named_variables(part).items() if name in names} if names else set()
         if part is not unit and hasattr(part, "unit_variables"):  # a stack; if rolled, it holds its units' variables
-            names = argument_variables(part.own_unit(0))
-            found |= {id(variable) for name, (variable, _) in part.unit_variables(0).items() if name in names}
+            inner = argument_variables(part.own_unit(0))
+            found |= {id(variable) for name, (variable, _) in part.unit_variables(0).items() if name in inner}
     return {name for name, variable in named_variables(unit).items() if id(variable) in found}

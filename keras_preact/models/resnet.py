@@ -25,7 +25,7 @@ from keras_preact.layers.graph import graph_of
 from keras_preact.layers.placements import NORM, RELU
 from keras_preact.layers.preactivation import channel_axis, check_data_format, get_activation, normalization
 from keras_preact.layers.remat import check_remat
-from keras_preact.layers.stack import UnitStack, default_rolled, units_in
+from keras_preact.layers.stack import UnitStack, default_rolled, model_of_units, units_in
 from keras_preact.layers.unit_names import stage_of
 from keras_preact.layers.units import ResidualUnit, check_zero_init
 from keras_preact.models.options import NetworkOptions, network_shortcut
@@ -371,8 +371,8 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     found = [] if graph is None else [node for node in nodes_of(graph) if units_in(node.operation)]
     ends = {stage_of(node.operation.name): node.outputs[0] for node in found}  # not the layers' outputs: see `nodes_of`
     if not ends:
-        inner = [layer.name for layer in model.layers if isinstance(layer, keras.Model)]
-        remedy = f"; pass the model inside it, get_layer({inner[0]!r})" if inner else ""
+        inner = model_of_units(model)
+        remedy = f"; pass the model inside it, get_layer({inner!r})" if inner else ""
         raise InputError(f"{model.name} has no stages of residual units{remedy}")
     wanted = [stages] if isinstance(stages, str) else stages
     names = list(ends) if wanted is None else [check_choice("stage", name, ends) for name in wanted]
@@ -393,9 +393,7 @@ def _images(shape: Any, options: NetworkOptions, default_size: int, data_format:
     """Return the input of the stem: `input_tensor`, or a new input if it is `None`."""
     tensor = options.input_tensor
     if tensor is not None:
-        check_input_tensor(tensor)
-        if not keras.backend.is_float_dtype(tensor.dtype):
-            raise InputError(f"input_tensor is {tensor.dtype}; convert it first, for example with Rescaling(1 / 255)")
+        check_float_tensor(tensor)
         _check_image_shape(tuple(tensor.shape[1:]), data_format)
         return tensor
     if shape is not None and not isinstance(shape, Iterable):
@@ -412,6 +410,13 @@ def check_input_tensor(tensor: Any) -> None:
     """Raise InputError if `tensor` is not a Keras tensor."""
     if not keras.backend.is_keras_tensor(tensor):
         raise InputError("input_tensor must be a Keras tensor, such as keras.Input(shape) or a layer's output")
+
+
+def check_float_tensor(tensor: Any) -> None:
+    """Raise InputError if `tensor` is not a floating-point Keras tensor."""
+    check_input_tensor(tensor)
+    if not keras.backend.is_float_dtype(tensor.dtype):
+        raise InputError(f"input_tensor is {tensor.dtype}; convert it first, for example with Rescaling(1 / 255)")
 
 
 def source_inputs(tensor: Any) -> Any:

@@ -61,7 +61,8 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         batches: batches of inputs of the model, as large as in training; or tuples of inputs and labels, as for `fit`.
 
     Raises:
-        InputError: there are no batches, `batches` is a single array or tuple, or all batch norms are frozen.
+        InputError: there are no batches, `batches` is a single array or tuple, all batch norms are frozen, or the
+            network is not built.
 
     After an error, the statistics are as before.
 
@@ -79,6 +80,8 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
         raise InputError(f"{network.name} has no trainable batch norm; unfreeze those whose statistics to estimate")
+    if not all(norm.built for norm in norms):
+        raise InputError(f"{network.name} has batch norms without statistics yet; call it on a batch first")
     momenta = [norm.momentum for norm in norms]
     statistics = _moving_statistics(network, norms)
     before = [keras.ops.copy(variable) for variable in statistics]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +16,14 @@ from keras_preact.layers.dropout import seeded_dropout
 from keras_preact.layers.placements import NORM, NORM_PLACEMENTS, get_placement
 from keras_preact.layers.transformer import EncoderBlock, sequence_normalization
 from keras_preact.models.options import network_shortcut, variant_of
-from keras_preact.models.resnet import check_input_tensor, drop_path_rates, equal_units, source_inputs, with_policy
+from keras_preact.models.resnet import (
+    check_float_tensor,
+    check_input_tensor,
+    drop_path_rates,
+    equal_units,
+    source_inputs,
+    with_policy,
+)
 
 EMBEDDING_DEVIATION = 0.02
 """Standard deviation of the initial embeddings of tokens and positions, as in BERT and GPT-2."""
@@ -118,7 +126,7 @@ class Patches:
         return keras.layers.Reshape((height // size * (width // size), dim), dtype=dtype, name="patches")(x)
 
     def _shape(self) -> tuple[int, ...]:
-        if len(self.image_shape) != 3:
+        if not isinstance(self.image_shape, Sequence) or len(self.image_shape) != 3:
             raise InputError(f"image_shape is {self.image_shape}; pass (height, width, channels)")
         return tuple(map(check_positive, ("height", "width", "channels"), self.image_shape))
 
@@ -351,7 +359,6 @@ def transformer(
     placement = get_placement(placement, NORM_PLACEMENTS)
     network_shortcut(shortcut)
     if input_tensor is not None:
-        check_input_tensor(input_tensor)
         _check_fits(input_tensor, inputs)
     check_positive("depth", depth)
     name = name or f"transformer{depth}_{placement.name}"
@@ -397,6 +404,8 @@ def vocabulary_of(model: keras.Model) -> int:
 
 
 def _check_fits(input_tensor: Any, inputs: Inputs) -> None:
+    check = check_input_tensor if isinstance(inputs, Tokens) else check_float_tensor
+    check(input_tensor)
     found, expected = tuple(input_tensor.shape[1:]), tuple(inputs.tensor().shape[1:])
     is_fixed_length = isinstance(inputs, Tokens) and len(found) == 1 and None not in found
     if found != expected and not is_fixed_length:
@@ -404,8 +413,6 @@ def _check_fits(input_tensor: Any, inputs: Inputs) -> None:
             f"an input of {input_tensor.name} has the shape {found}, and {type(inputs).__name__} describes {expected}; "
             "make them equal"
         )
-    if not isinstance(inputs, Tokens) and not keras.backend.is_float_dtype(input_tensor.dtype):
-        raise InputError(f"input_tensor is {input_tensor.dtype}; convert it first, for example with Rescaling(1 / 255)")
 
 
 @variant_of(transformer, "placement")

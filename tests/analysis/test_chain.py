@@ -8,6 +8,7 @@ from harness import array
 from keras_preact import InputError
 from keras_preact.analysis import Chain, forward_signal, gradient_signal, leave_out
 from keras_preact.analysis.differentiation import vjp
+from keras_preact.interop.naming import parts
 from keras_preact.layers import ResidualUnit, freeze_batch_norms
 from keras_preact.models import cifar_resnet, feature_maps
 
@@ -100,6 +101,16 @@ def test_layers_that_have_been_called_elsewhere_form_a_chain():
     assert forward_signal(part, network.get_layer("stem_conv")(X)) == expected
     for model in (again, part):
         assert [output.shape[1] for output in feature_maps(model).output.values()] == [16, 8, 4]
+
+
+@pytest.mark.parametrize("split", [Chain.of, feature_maps, lambda model: list(parts(model))])
+def test_the_inner_model_that_has_the_units_is_named(split):
+    inputs = keras.Input(SHAPE)
+    augment = keras.Sequential([keras.Input(SHAPE), keras.layers.RandomFlip()], name="augment")
+    model = keras.Model(inputs, cifar_resnet(8, input_shape=SHAPE, name="network")(augment(inputs)))
+    with pytest.raises(InputError, match=r"inside it, get_layer\('network'\)"):
+        split(model)
+    split(model.get_layer("network"))
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="other backends have no such switch")

@@ -740,7 +740,7 @@ def test_models_that_other_layers_run_are_named_if_they_may_have_units_inside():
         clear = layers.Add()([inputs, layers.Dense(8)(layers.ReLU()(inputs))])
         assert check_identity_path(keras.Model(inputs, make(unit)(clear))).unread == (name,)
         assert check_identity_path(keras.Model(inputs, make(plain)(clear))).unread == ()
-        with pytest.raises(InputError, match="may contain units, which were not checked"):
+        with pytest.raises(InputError, match="may contain units, which were not checked; pass the model inside, or"):
             check_identity_path(keras.Model(inputs, make(unit)(inputs)))
 
 

@@ -47,6 +47,15 @@ def test_gaps_are_the_originals_error_less_that_of_pre_activation(store):
     assert depth.gaps(confirmation, tuned=True) == {}
 
 
+def test_a_difference_has_an_interval_from_three_runs_on(store):
+    assert depth.planned_difference([40.0, 41.0, 42.0], [30.0, 31.0, 32.0]).is_known
+    for one, other in (([40.0, 41.0], [30.0, 31.0, 32.0]), ([40.0, 41.0, 42.0], [30.0, 31.0])):
+        gap = depth.planned_difference(one, other)
+        assert not gap.is_known and gap.mean == pytest.approx(10.0, abs=0.51)
+    errors = {"original-110-0.1": [40.0, 41.0, 42.0], "full_preactivation-110-0.1": [30.0, 31.0]}
+    assert not depth.gaps(depth.confirmed(store("depth", errors)), tuned=False)[110].is_known
+
+
 def test_the_best_rate_is_the_one_with_the_lowest_mean_error_of_all_that_were_run(store):
     papers = {"original-110-0.1": [38.0, 42.0], "full_preactivation-110-0.1": [35.0, 36.0]}
     found = depth.confirmed(
@@ -129,10 +138,10 @@ def test_expected_best_rates_are_judged_by_their_course(store):
         }
 
     original, full = {20: 0.1, 110: 0.03}, {20: 0.1, 110: 0.1}
-    errors = {**screening("original", original, 0.5), **screening("full_preactivation", full, 0.5)}
+    errors = {**screening("original", original, 0.5, 1.0), **screening("full_preactivation", full, 0.5, 1.0)}
     assert judged(store("screening", errors))[2:6] == ["agrees", "undecided", "agrees", "undecided"]
-    found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03}, 0.5)))
-    said = "0.1 at 20 layers; 0.1 at 110 layers; 0.03 at 218 layers (screening, 124 steps, n = 2)"
+    found = depth.findings(store("screening", screening("full_preactivation", {218: 0.03}, 0.5, 1.0)))
+    said = "0.1 at 20 layers; 0.1 at 110 layers; 0.03 at 218 layers (screening, 124 steps, n = 3)"
     assert (found[4].found, found[4].verdict) == (said, "differs")
     single = depth.findings(store("screening", screening("original", {434: 0.01})))[2]  # one run each: no interval
     assert "0.01 at 434 layers" in single.found and single.verdict == "undecided"
@@ -141,30 +150,36 @@ def test_expected_best_rates_are_judged_by_their_course(store):
 def test_expected_best_rates_are_judged_in_both_settings(store):
     """Best at 0.03 and then 0.01 after the screening's steps, at 0.1 after those of the depth study."""
     screened = {
-        f"original-{at}-{rate:g}": [50.0, 50.5] if rate == chosen else [70.0, 70.5]
+        f"original-{at}-{rate:g}": [50.0, 50.5, 51.0] if rate == chosen else [70.0, 70.5, 71.0]
         for at, chosen in {56: 0.03, 110: 0.01}.items()
         for rate in (0.003, 0.01, 0.03, 0.1, 0.3)
     }
     store("screening", screened)
-    confirmed = {f"original-{at}-0.1": [36.0, 37.0] for at in (20, 56, 110)}
-    confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0, 46.5], "original-110-0.01": [52.0, 53.0]}
-    confirmed |= {"original-110-0.3": [60.0]}
+    confirmed = {f"original-{at}-0.1": [36.0, 36.5, 37.0] for at in (20, 56, 110)}
+    confirmed |= {"original-56-0.03": [42.0], "original-110-0.03": [46.0, 46.5, 47.0], "original-110-0.3": [60.0]}
+    confirmed["original-110-0.01"] = [52.0, 52.5, 53.0]
     found = depth.findings(store("depth", confirmed))[2:4]
     assert [(each.found, each.verdict) for each in found] == [
-        ("0.03 at 56 layers; 0.01 at 110 layers (screening, 124 steps, n = 2)", "agrees"),
+        ("0.03 at 56 layers; 0.01 at 110 layers (screening, 124 steps, n = 3)", "agrees"),
         ("0.1 at 56 layers; 0.1 at 110 layers (depth study, 1,560 steps)", "differs"),
     ]
 
 
 @pytest.mark.parametrize(
     ("lower", "verdict"),
-    [([30.0, 31.0], "agrees"), ([36.0, 37.0], "undecided"), ([20.0, 50.0], "undecided"), ([50.0, 51.0], "differs")],
+    [
+        ([30.0, 31.0, 30.5], "agrees"),
+        ([30.0, 31.0], "undecided"),  # too few runs for an interval
+        ([36.0, 37.0, 36.5], "undecided"),
+        ([20.0, 50.0, 35.0], "undecided"),
+        ([50.0, 51.0, 50.5], "differs"),
+    ],
 )
 def test_the_best_rate_of_the_depth_study_falls_if_intervals_say_so(store, lower, verdict):
     """A mean that is lower by chance is no lower best rate."""
-    confirmed = {f"original-{at}-0.1": [36.0, 37.0] for at in (56, 110)}
-    confirmed |= {"original-56-0.03": [42.0, 42.5], "original-110-0.03": lower, "original-110-0.01": [52.0, 53.0]}
-    confirmed |= {"original-110-0.3": [60.0]}
+    confirmed = {f"original-{at}-0.1": [36.0, 36.5, 37.0] for at in (56, 110)}
+    confirmed |= {"original-56-0.03": [42.0, 42.5], "original-110-0.03": lower, "original-110-0.3": [60.0]}
+    confirmed["original-110-0.01"] = [52.0, 52.5, 53.0]
     assert judged(store("depth", confirmed))[3] == verdict
 
 

@@ -129,6 +129,8 @@ def test_transformers_have_no_profile(tmp_path):
     for name in ("timm", "resnet_1k_layers"):
         with pytest.raises(InputError, match="is a Transformer, which has no profile; leave out --profile"):
             plan(EXPERIMENTS["warmup"], BUDGETS["smoke"].of(name), out=tmp_path)
+        with pytest.raises(InputError, match="is a Transformer, which has no profile; leave out --profile"):
+            plan(EXPERIMENTS["warmup"], BUDGETS["cpu"].of(name), rows=["12-post_norm-0.0005-none"], out=tmp_path)
 
 
 def test_what_is_not_there_is_refused():

@@ -207,3 +207,31 @@ def test_parts_of_a_layer_can_be_frozen_before_it_is_built(when, tmp_path):
 def test_a_network_without_batch_norm_has_none_to_freeze():
     with pytest.raises(InputError, match="has no batch norm to freeze"):
         freeze_batch_norms(transformer(Series(6, 2), Classification(3), depth=1, dim=8, heads=2))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_wrong_number_of_channels_is_refused_when_a_model_is_built(name):
+    make, shape = LAYERS[name]
+    layer = make()
+    layer(keras.Input(shape[1:]))
+    layer(keras.Input((*[None] * (len(shape) - 2), shape[-1])))  # other sizes are fine
+    with pytest.raises(ValueError, match=f"value {shape[-1]}, but received input with shape"):
+        layer(keras.Input((*shape[1:-1], 2 * shape[-1])))
+    with pytest.raises(ValueError, match=f"expected ndim={len(shape)}"):
+        layer(keras.Input((4, *shape[1:])))
+
+
+def test_the_channels_of_channels_first_images_come_first():
+    unit = ResidualUnit(16, data_format="channels_first")
+    unit.build((None, 16, 8, 8))
+    unit(keras.Input((16, 4, 4)))
+    with pytest.raises(ValueError, match="value 16, but received input with shape"):
+        unit(keras.Input((8, 8, 16)))
+
+
+def test_a_stack_accepts_what_its_unit_accepts():
+    stack = UnitStack(keras.layers.Dense(16), 2)
+    stack(keras.Input((16,)))
+    assert stack(keras.Input((4, 16))).shape == (None, 4, 16)
+    with pytest.raises(ValueError, match="value 16, but received input with shape"):
+        stack(keras.Input((8,)))

@@ -166,6 +166,10 @@ def test_a_mean_of_all_pixels_goes_along_and_one_of_each_pixel_does_not():
         (lambda network: freeze(network, before="stage9"), "no layer's name starts with 'stage9'"),
         (lambda network: reestimate_statistics(network, []), "batches is empty"),
         (lambda network: reestimate_statistics(network, batches()) if freeze(network) else None, "no trainable batch"),
+        (
+            lambda _: reestimate_statistics(keras.Sequential([keras.layers.BatchNormalization()]), batches()),
+            "has batch norms without statistics yet; call it on a batch first",
+        ),
         (lambda network: reestimate_statistics(network, (batches()[0], np.arange(16))), "batches is a tuple"),
         (lambda network: resized(network, 0), "size is 0"),
     ],

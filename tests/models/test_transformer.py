@@ -197,6 +197,7 @@ def test_hyphens_are_underscores():
         (lambda: transformer(dim=10, heads=4), "4 heads do not divide a width of 10"),
         (lambda: transformer(Patches((32, 32, 3), 5)), "patches of 5 pixels do not divide"),
         (lambda: transformer(Patches((None, None, 3))), "height is None; it must be an integer of at least 1"),
+        (lambda: transformer(Patches(8, 4)), r"image_shape is 8; pass \(height, width, channels\)"),
         (lambda: transformer(Patches((32, 32))), r"image_shape is \(32, 32\); pass \(height, width, channels\)"),
         (lambda: transformer(Series(0, 1)), "length is 0"),
         (lambda: transformer(Tokens(padded="False")), "padded is 'False'; it must be True or False"),

@@ -68,13 +68,15 @@ def check_equal_variables(
         differences.append(f"lacks {_count(missing)} that {model.name} needs, the first {shown(missing[0])}")
     if differences:
         raise OtherVariables(f"{file} {', and '.join(differences)}{remedy}")
-    names, defaults = {variable.name for variable in wanted.values()}, Renumbering(model).kinds
+    defaults = Renumbering(model).kinds
+    pairs = [(found[key].name, need.name) for key, need in wanted.items()]
+    renamed = [(stored, need) for stored, need in pairs if stored != need and not _are_default(stored, need, defaults)]
+    if renamed and {stored for stored, _ in renamed} == {need for _, need in renamed}:
+        raise OtherVariables(f"{file} has the layers of {model.name} in another order{remedy}")
     for key, need in wanted.items():
         stored = found[key]
         if _unnumbered(stored.name) != _unnumbered(need.name):
             raise InputError(f"{file} has {shown(stored.name)} where {model.name} has {need.name}{remedy}")
-        if stored.name != need.name and stored.name in names and not _are_default(stored.name, need.name, defaults):
-            raise OtherVariables(f"{file} has the layers of {model.name} in another order{remedy}")
         if stored.shape != need.shape:
             raise InputError(f"{need.name} has shape {stored.shape} in {file} but {need.shape} in {model.name}{remedy}")
 

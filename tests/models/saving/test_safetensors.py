@@ -215,6 +215,8 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(pat
     with pytest.raises(WriteError, match="folder: Is a directory; choose another path"):
         save_safetensors(network, tmp_path / "folder")
     (tmp_path / "folder").rmdir()
+    with pytest.raises(WriteError, match="too long; choose another path"):
+        save_safetensors(network, tmp_path / ("a" * 300))
     save_safetensors(network, path)
     before = path.read_bytes()
 

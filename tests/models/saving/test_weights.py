@@ -433,6 +433,29 @@ def test_layers_with_names_of_their_own_are_loaded_by_name(suffix, tmp_path):
         np.testing.assert_array_equal(array(other.get_layer(name).kernel), array(model.get_layer(name).kernel))
 
 
+class Blocks(keras.Model):
+    """Names its layers block_1, block_2, …, from a number on."""
+
+    def __init__(self, start):
+        super().__init__()
+        self.blocks = [keras.layers.Dense(3, name=f"block_{k}") for k in range(start, start + 3)]
+        self(np.zeros((1, 3), "float32"))
+
+    def call(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("start", [2, 3, 4])
+def test_layers_counted_from_another_number_are_in_the_same_order(start, tmp_path):
+    saved, model = Blocks(1), Blocks(start)
+    saved.save_weights(tmp_path / "net.weights.h5")
+    load_weights(model, tmp_path / "net.weights.h5")
+    for block, original in zip(model.blocks, saved.blocks, strict=True):
+        np.testing.assert_array_equal(array(block.kernel), array(original.kernel))
+
+
 def test_a_model_that_is_not_built_is_not_the_files_fault(tmp_path):
     path = write_weights(cifar_resnet(8), tmp_path / "net.weights.h5")
     with pytest.raises(InputError, match="has no weights yet; call it on a batch, or build it, before"):
