@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import keras
 from keras.src import api_export
 from keras.src.backend import compute_output_spec
-from keras.src.backend.common import global_state
+from keras.src.backend.common import global_state, stateless_scope
 from keras.src.backend.common.masking import get_keras_mask, set_keras_mask
 from keras.src.backend.common.variables import AutocastScope, initialize_all_variables
 from keras.src.layers.layer import CallContext
@@ -202,6 +202,11 @@ def reseed(generator: keras.random.SeedGenerator, seed: int) -> None:
     path = generator.state.path
     generator.state = keras.random.SeedGenerator(seed, name=generator.name).state
     generator.state._path = path
+
+
+def current_stateless_scope() -> Any:
+    """Return the innermost `keras.StatelessScope` that is open, or `None`."""
+    return stateless_scope.get_stateless_scope() if stateless_scope.in_stateless_scope() else None
 
 
 def forget_uninitialized() -> None:

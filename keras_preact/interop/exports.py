@@ -133,6 +133,8 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     True
     """
     path = Path(path)
+    if path.suffix == ".safetensors":
+        raise InputError(f"{path.name} holds weights only; write it with keras_preact.interop.save_safetensors")
     if path.suffix not in FORMATS:
         raise InputError(f"{path.name} has an unknown suffix; pass a folder, NAME.onnx, NAME.xml or NAME.tflite")
     format = FORMATS[path.suffix]

@@ -179,7 +179,11 @@ def _recognized(model: keras.Model) -> tuple[int, str]:
     count = Counter(int(block[1]) for block in blocks if block)
     depth = _BOTTLENECKS.get(tuple(count[stage] for stage in (2, 3, 4, 5)))
     if depth is None:
-        raise InputError(f"{model.name} is not one of keras.applications' {', '.join(NAMES)}; pass one of these")
+        inner = next((layer.name for layer in model.layers if isinstance(layer, keras.Model)), None)
+        instead = f", perhaps the model inside it, get_layer({inner!r})" if inner else ""
+        raise InputError(
+            f"{model.name} is not one of keras.applications' {', '.join(NAMES)}; pass one of these{instead}"
+        )
     further = [each.name for each in _operations(model) if not (_THEIRS.fullmatch(each.name) or _subsamples(each))]
     if further:
         raise InputError(f"{model.name} has {further[0]}, which keras.applications' networks lack; pass one without it")

@@ -11,7 +11,14 @@ import keras
 from keras import ops
 
 from keras_preact.errors import InputError
-from keras_preact.keras_private import attach_mask, calling, forget_losses, layers_inside, trace
+from keras_preact.keras_private import (
+    attach_mask,
+    calling,
+    current_stateless_scope,
+    forget_losses,
+    layers_inside,
+    trace,
+)
 from keras_preact.layers.composite import build_inner
 from keras_preact.layers.variables import is_random_state, state_indices
 
@@ -87,6 +94,15 @@ class _StraightThroughAssignments(keras.StatelessScope):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.assigned: dict[int, keras.Variable] = {}
+        self._outer = current_stateless_scope()
+
+    def get_current_value(self, variable: keras.Variable) -> Any:
+        """Return the value in this scope or, for other variables of the program, in the scope around it.
+
+        Keras's scope hides the one around it. On JAX, that one has the values which are differentiated.
+        """
+        value = super().get_current_value(variable)
+        return self._outer.get_current_value(variable) if value is None and self._outer is not None else value
 
     def check_assigns_only(self, variables: Sequence[keras.Variable], name: str) -> None:
         """Raise InputError if other variables were assigned: their new values would be lost with this scope."""

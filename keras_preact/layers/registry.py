@@ -68,7 +68,10 @@ def get_shortcut(shortcut: str | Shortcut | dict[str, Any], **overrides: Any) ->
                 f"{type(shortcut).__name__} cannot be copied from its configuration; let its constructor accept "
                 "**kwargs and pass them to super().__init__"
             ) from None
-    name, arguments = _parse(str(shortcut))
+    if not isinstance(shortcut, str):
+        instead = f", for example {shortcut.__name__}()" if isinstance(shortcut, type) else ""
+        raise InputError(f"the shortcut is {shortcut!r}; pass a name or a Shortcut layer{instead}")
+    name, arguments = _parse(shortcut)
     known = _argument_names(SHORTCUTS[name])
     try:
         if fixed := sorted(arguments.keys() & overrides.keys() - set(known)):

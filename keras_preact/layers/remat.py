@@ -79,17 +79,21 @@ def _rematerialized_tensorflow(step: Step, in_loop: bool, x: Any, values: Sequen
         y, updates, loss = run(*inputs)
         _refuse_constants(tf.compat.v1.get_default_graph())
 
-        def gradient(*upstream: Any) -> Any:
+        def gradient(*upstream: Any, variables: Sequence[Any] | None = None) -> Any:
             # The copies delay the recomputation until the upstream gradient exists. They also prevent TensorFlow from
             # reusing the forward pass.
             with tf.control_dependencies(upstream[:2]):
                 copies = [tf.identity(value) for value in inputs]
+            others = list(variables or [])  # that the unit only reads, such as those of a layer it shares
             with tf.GradientTape() as tape:
                 tape.watch(copies)
                 y, _, loss = run(*copies)
             zero = tf.UnconnectedGradients.ZERO
-            first = tape.gradient([y, loss], copies, upstream[:2], unconnected_gradients=zero)
-            return [_only_first(each) for each in first] if in_loop and not tf.executing_eagerly() else first
+            first = tape.gradient([y, loss], [*copies, *others], upstream[:2], unconnected_gradients=zero)
+            if in_loop and not tf.executing_eagerly():
+                first = [_only_first(each) for each in first]
+            own, of_others = first[: len(copies)], first[len(copies) :]
+            return own if variables is None else (own, of_others)
 
         return (y, loss, *updates), gradient
 

@@ -62,11 +62,26 @@ class ResidualLayer(CompositeLayer):
     def build(self, input_shape: Any) -> None:
         output_shape = self.compute_output_shape(input_shape)
         build_in_order((*self.preact, *self.branch), input_shape)
-        self.shortcut.build(build_in_order(self.projection, input_shape), output_shape)
+        x_shape = build_in_order(self.projection, input_shape)
+        self.shortcut.build(x_shape, output_shape)
+        self._check_sum(x_shape, output_shape)
         build_in_order(self.postact, output_shape)
         super().build(input_shape)
         is_first = getattr(self, "data_format", None) == "channels_first"
         self.input_spec = with_channels(input_shape, axis=1 if is_first else -1)
+
+    def _check_sum(self, x_shape: Any, residual_shape: Any) -> None:
+        """Raise InputError if a custom shortcut returns another shape than the residual's."""
+        kind = type(self.shortcut)
+        if kind.__module__.split(".")[0] == "keras_preact":
+            return
+        tensors = (keras.KerasTensor(shape, dtype=self.compute_dtype) for shape in (x_shape, residual_shape))
+        found = keras.Operation.compute_output_spec(self.shortcut, *tensors)  # traces `call`
+        if tuple(found.shape) != tuple(residual_shape):
+            raise InputError(
+                f"{kind.__name__} returns shape {tuple(found.shape)}, but the residual has {tuple(residual_shape)}; "
+                "return the residual's shape"
+            )
 
     def get_config(self) -> dict[str, Any]:
         (shortcut,) = self._new_shortcut.args

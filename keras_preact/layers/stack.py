@@ -7,7 +7,7 @@ Rolled, the graph has one unit per stage, and depth is the length of a loop.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -108,7 +108,7 @@ class UnitStack(CompositeLayer):
         self.repeats = check_positive("repeats", repeats)
         self.rolled = default_rolled(self.repeats) if rolled is None else check_flag("rolled", rolled)
         self.remat = check_remat(remat)
-        self.vary = {name: list(values) for name, values in (vary or {}).items()}
+        self.vary = _lists(vary or {})
         check_vary(template, self.vary, self.repeats, self.rolled)
         if not self.rolled:
             self.units = [self.make_unit(k, f"unit{k + 1:02d}") for k in range(repeats)]
@@ -226,7 +226,7 @@ class UnitStack(CompositeLayer):
         Raises:
             InputError: there is no unit, one is not built, or they differ.
         """
-        if not units:
+        if not isinstance(units, Sequence) or not units or not all(isinstance(u, keras.layers.Layer) for u in units):
             raise InputError("there are no units to stack; pass at least one")
         if unbuilt := [unit.name for unit in units if not unit.built]:
             raise InputError(f"{unbuilt[0]} has no weights yet; call or build it first")
@@ -332,6 +332,12 @@ class UnitStack(CompositeLayer):
             "remat": self.remat,
             "vary": self.vary,
         }
+
+
+def _lists(vary: Any) -> dict[str, list[Any]]:
+    if not isinstance(vary, Mapping) or any(isinstance(v, str) or not isinstance(v, Iterable) for v in vary.values()):
+        raise InputError(f"vary is {vary!r}; pass one value per unit, for example {{'drop_path': [0.0, 0.1]}}")
+    return {name: list(values) for name, values in vary.items()}
 
 
 def check_vary(unit: keras.layers.Layer, vary: Mapping[str, Sequence[Any]], repeats: int, rolled: bool) -> None:

@@ -49,7 +49,8 @@ class NetworkOptions:
         pooling: global pooling without top: `None` (default), `"avg"` or `"max"`.
         classifier_activation: of the dense layer. Default `None`: the model outputs logits.
         data_format: `"channels_last"` or `"channels_first"`. Default: Keras's setting.
-        dtype: dtype or dtype policy of the layers. Default: Keras's setting. Logits are always float32.
+        dtype: dtype or dtype policy of the layers. Default: Keras's setting. Logits are always float32. Images have
+            Keras's `floatx`: for float64 images, call `keras.config.set_floatx("float64")` first.
         name: of the model. Default: for example `"resnet110_full_preactivation"`.
     """
 

@@ -61,6 +61,9 @@ def roll(model: keras.Model, remat: bool | str = False) -> keras.Model:
         replacements |= dict.fromkeys(row, passthrough)
         replacements[row[0]] = UnitStack.from_units(row, rolled=True, remat=remat, name=name)
     if not replacements:
+        unrolled = [layer.name for layer in model.layers if isinstance(layer, UnitStack) and not layer.rolled]
+        if unrolled:
+            raise InputError(f"{unrolled[0]} is an unrolled stack, which is one layer; use roll(unroll(model))")
         raise InputError(
             f"there is nothing to roll: {model.name} has no two equal residual units in a row, each called once"
         )

@@ -95,7 +95,12 @@ def test_other_formats_have_no_int8(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("network.pb", "has an unknown suffix"), ("there", "exists already and is not overwritten")]
+    ("name", "words"),
+    [
+        ("network.pb", "has an unknown suffix"),
+        ("network.safetensors", "holds weights only; write it with keras_preact.interop.save_safetensors"),
+        ("there", "exists already and is not overwritten"),
+    ],
 )
 def test_bad_paths_are_refused(tmp_path, name, words):
     (tmp_path / "there").mkdir()

@@ -70,6 +70,10 @@ def test_features_probabilities_and_rolled_stages():
         ((preact_resnet34(input_shape=(64, 64, 3)),), "is not one of keras.applications'"),
         ((keras.Sequential([keras.layers.Dense(2)]),), "has no input shape yet; begin it with keras.Input"),
         ((keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),), "is not one of keras.applications'"),
+        (
+            (keras.Sequential([keras.Input((64, 64, 3)), preact_resnet34(input_shape=(64, 64, 3), name="body")]),),
+            r"perhaps the model inside it, get_layer\('body'\)",
+        ),
         ((keras.Model(),), "only functional Keras models can be recognized"),
     ],
 )

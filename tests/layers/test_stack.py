@@ -1261,6 +1261,49 @@ class CountsOutside(keras.layers.Layer):
         return x
 
 
+class ScaledBy(keras.layers.Layer):
+    """Multiplies by a variable of the program."""
+
+    factor = None
+
+    def call(self, x):
+        return x * self.factor
+
+
+@pytest.mark.parametrize(("rolled", "remat"), [(True, False), (True, True), (False, "unit"), (False, "segment")])
+def test_variables_outside_of_the_unit_that_it_reads_have_their_values_and_gradients(rolled, remat):
+    ScaledBy.factor = factor = keras.Variable(np.full(3, 2.0), name="factor")
+    stack = UnitStack(ScaledBy(), 4, rolled=rolled, remat=remat)
+    x = np.ones((2, 3), "float32")
+    np.testing.assert_allclose(array(stack(x, training=True)), 16.0)
+    with keras.StatelessScope(state_mapping=[(factor, keras.ops.full((3,), 3.0))]):
+        y = stack(x, training=True)
+    np.testing.assert_allclose(array(y), 81.0)
+    gradient = gradient_of(factor, lambda: keras.ops.sum(stack(x, training=True)))
+    np.testing.assert_allclose(gradient, 2 * 4 * 2.0**3)
+
+
+def gradient_of(variable, loss):
+    """Return the gradient of a loss by one variable, as the backend's training step computes it."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape() as tape:
+            value = loss()
+        return array(tape.gradient(value, variable.value))
+    if keras.backend.backend() == "torch":
+        variable.value.grad = None
+        loss().backward()
+        return array(variable.value.grad)
+    import jax
+
+    def at(value):
+        with keras.StatelessScope(state_mapping=[(variable, value)]):
+            return loss()
+
+    return array(jax.grad(at)(variable.value))
+
+
 class Measures(keras.layers.Layer):
     """Has a metric, whose variables Keras does not count among the layer's."""
 
@@ -1315,6 +1358,18 @@ def test_adapted_normalizations_are_refused_in_a_loop_and_set_in_an_unrolled_sta
     np.testing.assert_allclose(array(stack(x)), -112)
     constant = UnitStack(keras.layers.Normalization(axis=-1, mean=[3.0] * 4, variance=[1.0] * 4), 2, rolled=True)
     np.testing.assert_allclose(array(constant(x)), -6)
+
+
+@pytest.mark.parametrize("vary", [[0.1, 0.2], 0.3, "drop_path", {"drop_path": 0.3}, {"drop_path": "ab"}])
+def test_what_is_no_list_of_values_for_each_argument_is_refused(vary):
+    with pytest.raises(InputError, match=r"pass one value per unit, for example {'drop_path': \[0.0, 0.1\]}"):
+        UnitStack(ResidualUnit(4, drop_path=0.1), 2, vary=vary)
+
+
+@pytest.mark.parametrize("units", [[], "abc", ResidualUnit(4), [None]])
+def test_a_stack_is_made_of_a_list_of_units(units):
+    with pytest.raises(InputError, match="there are no units to stack; pass at least one"):
+        UnitStack.from_units(units)
 
 
 @pytest.mark.parametrize(("name", "values"), [("trainable", [False, True]), ("dtype", ["float32", "bfloat16"])])

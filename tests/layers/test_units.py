@@ -21,6 +21,7 @@ from keras_preact.layers import (
     get_shortcut,
 )
 from keras_preact.layers.composite import batch_norms
+from keras_preact.layers.shortcuts import ExclusiveGating, Shortcut
 from keras_preact.layers.units import check_zero_init
 
 X = np.random.default_rng(5).normal(size=(6, 8, 8, 16)).astype("float32")
@@ -410,3 +411,26 @@ def test_a_layer_of_a_subclass_that_waits_for_its_first_call_has_the_path_of_the
 def test_drop_path_scales_integers_too():
     y = array(DropPath(0.3, seed=0)(np.full((100, 1), 100, "int32"), training=True))
     assert y.dtype == "float32" and sorted(set(y.ravel().round(1).tolist())) == pytest.approx([0, 142.9], abs=0.1)
+
+
+class Pooled(Shortcut):
+    def call(self, x, residual):
+        return keras.ops.mean(x + residual, axis=(1, 2))
+
+
+def test_a_custom_shortcut_must_return_the_residuals_shape():
+    with pytest.raises(InputError, match=r"Pooled returns shape \(None, 4\), but the residual has \(None, 8, 8, 4\)"):
+        ResidualUnit(4, shortcut=Pooled()).build((None, 8, 8, 4))
+
+
+@pytest.mark.parametrize(
+    ("shortcut", "words"),
+    [
+        (ExclusiveGating, r"pass a name or a Shortcut layer, for example ExclusiveGating\(\)"),
+        (None, "the shortcut is None; pass a name"),
+        (keras.layers.Add(), "a Shortcut layer$"),
+    ],
+)
+def test_what_is_no_shortcut_is_refused(shortcut, words):
+    with pytest.raises(InputError, match=words):
+        ResidualUnit(4, shortcut=shortcut)

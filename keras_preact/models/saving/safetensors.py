@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from keras_preact.errors import InputError, check_choice
 from keras_preact.files import written_aside
+from keras_preact.keras_private import layers_inside
 from keras_preact.models.saving.named_weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
@@ -36,7 +37,8 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         dtype: of floating-point weights: `"float32"` (default) or `"float16"`, which halves the size.
 
     Raises:
-        InputError: the model is not built, an unknown dtype, or a weight that is not finite in the dtype.
+        InputError: the model is not built or has adapters (LoRA), an unknown dtype, or a weight that is not finite in
+            the dtype.
         WriteError: (an OSError) the system refused to write the file; an existing file is unchanged.
 
     Example:
@@ -49,6 +51,11 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     """
     if not model.built:
         raise InputError(f"{model.name} has no weights yet; call it on a batch, then save it")
+    if any(getattr(layer, "lora_enabled", False) for layer in layers_inside(model)):
+        raise InputError(
+            f"{model.name} has adapters (LoRA), which this file cannot hold; save the network with model.save and load "
+            "it again, which merges them into the kernels"
+        )
     tensors = as_arrays(model, dtype)
     about = {"model": model.name, "version": __version__, "sha256": tensors_checksum(tensors)}
     with written_aside(Path(path)) as aside:  # safetensors' own `save_file` hides the file from other users

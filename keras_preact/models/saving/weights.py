@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -55,6 +56,8 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     >>> cifar_resnet(14, rolled=True).save_weights(path)
     >>> load_weights(cifar_resnet(14), path)
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"the path is {path!r}; pass the network first and then the path of the file")
     path = Path(path)
     has_ending = path.name.endswith(ENDINGS)
     if not has_ending or not path.is_file():

@@ -231,6 +231,13 @@ def test_a_file_that_cannot_be_written_is_one_sentence_and_the_old_one_stays(pat
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
+def test_adapters_are_refused(tmp_path):
+    network = cifar_resnet(8)
+    network.get_layer("stage1_unit01").branch[-1].enable_lora(2)
+    with pytest.raises(InputError, match=r"has adapters .* save the network with model.save and load it again"):
+        save_safetensors(network, tmp_path / "net.safetensors")
+
+
 def test_a_name_of_a_megabyte_is_not_shown(path):
     save_file({"a" * 10**6: np.zeros(1, "float32")}, path)
     with pytest.raises(InputError, match="has 1 variable that") as error:

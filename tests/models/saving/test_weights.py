@@ -456,6 +456,11 @@ def test_layers_counted_from_another_number_are_in_the_same_order(start, tmp_pat
         np.testing.assert_array_equal(array(block.kernel), array(original.kernel))
 
 
+def test_swapped_arguments_are_named():
+    with pytest.raises(InputError, match="pass the network first and then the path"):
+        load_weights("net.weights.h5", cifar_resnet(8))
+
+
 def test_a_model_that_is_not_built_is_not_the_files_fault(tmp_path):
     path = write_weights(cifar_resnet(8), tmp_path / "net.weights.h5")
     with pytest.raises(InputError, match="has no weights yet; call it on a batch, or build it, before"):
