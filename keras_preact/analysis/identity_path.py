@@ -27,7 +27,6 @@ from keras_preact.analysis.identity_rules import (
     SCALING,
     WEIGHTS,
     does_change_shape,
-    is_ours,
     kinds,
     offenders_on,
     trusted_name,
@@ -35,7 +34,7 @@ from keras_preact.analysis.identity_rules import (
 from keras_preact.analysis.propagation import as_float64
 from keras_preact.errors import InputError
 from keras_preact.keras_private import layers_inside, nodes_of
-from keras_preact.layers.graph import Call, calls, graph_of, keras_name
+from keras_preact.layers.graph import Call, calls, graph_of, is_ours, keras_name
 from keras_preact.layers.preactivation import PreActivation
 from keras_preact.layers.projection import ConvShortcut
 from keras_preact.layers.residual import ResidualLayer

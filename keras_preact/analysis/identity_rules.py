@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.layers.graph import Call, keras_name
+from keras_preact.layers.graph import Call, is_ours, keras_name
 
 NORMALIZATION, ACTIVATION, WEIGHTS, SCALING, DROPOUT, OTHER = (
     "normalization", "activation", "weights", "scaling", "dropout", "other",
@@ -149,10 +149,6 @@ def _preserves_order(route: Sequence[Call]) -> bool:
         return False
     end = keras.ops.convert_to_numpy(values[id(route[-1].outputs[0])])
     return bool(np.array_equal(end.ravel(), start.ravel()))
-
-
-def is_ours(kind: Any) -> bool:
-    return bool(kind.__module__.split(".")[0] == "keras_preact")
 
 
 def trusted_name(operation: Any) -> str:

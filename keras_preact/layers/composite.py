@@ -49,7 +49,7 @@ class CompositeLayer(keras.layers.Layer):
                 f"{self.name} contains quantized layers, which its configuration cannot record; save the network "
                 "before you quantize it, and quantize it again after loading"
             )
-        if any(getattr(part, "lora_enabled", False) for part in layers_inside(self)):
+        if has_adapters(self):
             warnings.warn(
                 f"{self.name} has adapters (LoRA), which its configuration cannot record: files and copies have them "
                 "merged into the kernels, and enable_lora adds new ones",
@@ -71,6 +71,11 @@ def build_inner(layer: keras.layers.Layer, *shapes: Any) -> None:
         with keras.name_scope(layer.name, caller=layer):  # Keras opens it only once for the same caller
             inputs = (keras.KerasTensor(shape, dtype=layer.compute_dtype) for shape in shapes)
             keras.Operation.compute_output_spec(layer, *inputs)
+
+
+def has_adapters(layer: keras.layers.Layer) -> bool:
+    """Return whether a layer inside a network or layer has low-rank adapters (LoRA)."""
+    return any(getattr(part, "lora_enabled", False) for part in layers_inside(layer))
 
 
 def with_channels(shape: Any, axis: int = -1) -> keras.InputSpec:

@@ -107,16 +107,18 @@ class _StraightThroughAssignments(keras.StatelessScope):
     def check_assigns_only(self, variables: Sequence[keras.Variable], name: str) -> None:
         """Raise InputError if other variables were assigned: their new values would be lost with this scope."""
         own = {id(variable) for variable in variables}
-        for path in [variable.path for key, variable in self.assigned.items() if key not in own]:
-            if is_random_state(path):
-                raise InputError(
-                    f"{name} draws random numbers without a seed generator of its own; create a "
-                    "keras.random.SeedGenerator in its constructor and pass it as seed="
-                )
+        foreign = [variable.path for key, variable in self.assigned.items() if key not in own]
+        if not foreign:
+            return
+        if is_random_state(foreign[0]):
             raise InputError(
-                f"{name} assigns {path}, which its variables do not include, so a loop or a checkpoint would lose the "
-                "new value; use rolled=False without remat"
+                f"{name} draws random numbers without a seed generator of its own; create a "
+                "keras.random.SeedGenerator in its constructor and pass it as seed="
             )
+        raise InputError(
+            f"{name} assigns {foreign[0]}, which its variables do not include, so a loop or a checkpoint would lose "
+            "the new value; use rolled=False without remat"
+        )
 
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         variable, value = update

@@ -61,6 +61,11 @@ def refuse_unbuilt(model: Any) -> None:
         raise InputError(f"{model.name} has no input shape yet; begin it with keras.Input, or call it on a batch first")
 
 
+def is_ours(kind: Any) -> bool:
+    """Return whether a class or function belongs to this package."""
+    return bool(kind.__module__.split(".")[0] == "keras_preact")
+
+
 def _is_of_keras(kind: type) -> bool:
     return kind.__module__.split(".")[0] == "keras"
 

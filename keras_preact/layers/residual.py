@@ -62,26 +62,11 @@ class ResidualLayer(CompositeLayer):
     def build(self, input_shape: Any) -> None:
         output_shape = self.compute_output_shape(input_shape)
         build_in_order((*self.preact, *self.branch), input_shape)
-        x_shape = build_in_order(self.projection, input_shape)
-        self.shortcut.build(x_shape, output_shape)
-        self._check_sum(x_shape, output_shape)
+        self.shortcut.build(build_in_order(self.projection, input_shape), output_shape)
         build_in_order(self.postact, output_shape)
         super().build(input_shape)
         is_first = getattr(self, "data_format", None) == "channels_first"
         self.input_spec = with_channels(input_shape, axis=1 if is_first else -1)
-
-    def _check_sum(self, x_shape: Any, residual_shape: Any) -> None:
-        """Raise InputError if a custom shortcut returns another shape than the residual's."""
-        kind = type(self.shortcut)
-        if kind.__module__.split(".")[0] == "keras_preact":
-            return
-        tensors = (keras.KerasTensor(shape, dtype=self.compute_dtype) for shape in (x_shape, residual_shape))
-        found = keras.Operation.compute_output_spec(self.shortcut, *tensors)  # traces `call`
-        if tuple(found.shape) != tuple(residual_shape):
-            raise InputError(
-                f"{kind.__name__} returns shape {tuple(found.shape)}, but the residual has {tuple(residual_shape)}; "
-                "return the residual's shape"
-            )
 
     def get_config(self) -> dict[str, Any]:
         (shortcut,) = self._new_shortcut.args
@@ -115,8 +100,20 @@ class ResidualLayer(CompositeLayer):
         return in_order(self.branch, activated)
 
     def add(self, skip: Any, residual: Any) -> Any:
-        """Return y = h(x) + F of Eq. (1); `skip` is x, or the shared pre-activation of x."""
-        return self.shortcut(in_order(self.projection, skip), residual)
+        """Return y = h(x) + F of Eq. (1); `skip` is x, or the shared pre-activation of x.
+
+        Raises:
+            InputError: the shortcut, a custom one, returns another shape than the residual's.
+        """
+        y = self.shortcut(in_order(self.projection, skip), residual)
+        found, expected = tuple(y.shape), tuple(residual.shape)
+        sizes = zip(found, expected, strict=False)
+        if len(found) != len(expected) or any(a != b for a, b in sizes if None not in (a, b)):
+            raise InputError(
+                f"{type(self.shortcut).__name__} returns shape {found}, but the residual has {expected}; return the "
+                "residual's shape"
+            )
+        return y
 
     def after_addition(self, y: Any) -> Any:
         """Return x' = f(y) of Eq. (2)."""

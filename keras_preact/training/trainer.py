@@ -18,6 +18,7 @@ from keras_preact.data import feed, original_errors, part_of
 from keras_preact.data.splits import ARRAYS
 from keras_preact.errors import Diverged, InputError, WriteError, as_command, first_line
 from keras_preact.files import written_aside
+from keras_preact.layers.graph import is_ours
 from keras_preact.models import get_entry
 from keras_preact.training.build import build_model, is_mirrored
 from keras_preact.training.callbacks import (
@@ -380,7 +381,7 @@ class _Run:
         recipe = self.config.recipe
         order = self.dataset.train.train_batches(recipe.batch_size, self.config.seed)
         examples = (lambda s: order.indices(s).tolist()) if hasattr(order, "indices") else (lambda s: [])
-        foreign = any(type(each).__module__.split(".")[0] != "keras_preact" for each in self.callbacks)
+        foreign = any(not is_ours(type(each)) for each in self.callbacks)
         recorder = Recorder(self.folder, self.stop_request, step, recipe, stopwatch, rows, examples, foreign)
         recorder.set_model(self.model)
         return recorder

@@ -1150,19 +1150,22 @@ def test_a_unit_that_cannot_be_built_does_not_break_later_stacks(images):
             assert UnitStack(unit, 3, rolled=True)(images).shape == images.shape
 
 
+class Measures(keras.layers.Layer):
+    """Has a metric, whose variables Keras does not count among the layer's."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.mean = keras.metrics.Mean(name="mean")
+
+    def call(self, x):
+        self.mean.update_state(x)
+        return x
+
+
 def test_a_metric_in_a_unit_is_refused_where_it_could_not_be_updated():
-    class Watched(keras.layers.Layer):
-        def __init__(self, **kwargs):
-            super().__init__(**kwargs)
-            self.mean = keras.metrics.Mean(name="mean")
-
-        def call(self, x):
-            self.mean.update_state(x)
-            return x
-
     with pytest.raises(InputError, match="has a metric, which the loop of a rolled stack cannot update"):
-        UnitStack(Watched(), 2, rolled=True).build((None, 3))
-    stack = UnitStack(Watched(), 2, rolled=False)
+        UnitStack(Measures(), 2, rolled=True).build((None, 3))
+    stack = UnitStack(Measures(), 2, rolled=False)
     stack(np.ones((1, 3), "float32"))
     assert [float(unit.mean.result()) for unit in stack.units] == [1.0, 1.0]
 
@@ -1302,18 +1305,6 @@ def gradient_of(variable, loss):
             return loss()
 
     return array(jax.grad(at)(variable.value))
-
-
-class Measures(keras.layers.Layer):
-    """Has a metric, whose variables Keras does not count among the layer's."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.mean = keras.metrics.Mean(name="mean")
-
-    def call(self, x):
-        self.mean.update_state(x)
-        return x
 
 
 def test_a_metric_in_a_checkpointed_unit_is_refused():

@@ -419,8 +419,25 @@ class Pooled(Shortcut):
 
 
 def test_a_custom_shortcut_must_return_the_residuals_shape():
-    with pytest.raises(InputError, match=r"Pooled returns shape \(None, 4\), but the residual has \(None, 8, 8, 4\)"):
-        ResidualUnit(4, shortcut=Pooled()).build((None, 8, 8, 4))
+    inputs = keras.Input((8, 8, 4))
+    model = keras.Model(inputs, ResidualUnit(4, shortcut=Pooled())(inputs))
+    with pytest.raises(InputError, match=r"Pooled returns shape \(1, 4\), but the residual has \(1, 8, 8, 4\); return"):
+        model(np.ones((1, 8, 8, 4), "float32"))
+
+
+class Dynamic(Shortcut):
+    """Returns the residual's shape, which the graph knows only in part."""
+
+    def call(self, x, residual):
+        return keras.ops.reshape(x + residual, keras.ops.shape(residual))
+
+
+def test_a_custom_shortcut_may_return_sizes_that_are_unknown():
+    x = np.ones((1, 8, 8, 4), "float32")
+    for size in (8, None):
+        inputs = keras.Input((size, size, 4))
+        model = keras.Model(inputs, ResidualUnit(4, shortcut=Dynamic())(inputs))
+        assert array(model(x)).shape == x.shape
 
 
 @pytest.mark.parametrize(

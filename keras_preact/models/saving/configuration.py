@@ -18,6 +18,7 @@ import keras
 
 from keras_preact.errors import InputError, shown
 from keras_preact.layers.convolutions import INITIALIZERS
+from keras_preact.layers.graph import is_ours
 from keras_preact.models.saving.allowlist import (
     ARGUMENT_LIMITS,
     ARRAY_DTYPES,
@@ -82,7 +83,7 @@ def check_configuration(name: str, config: dict[str, Any], size: int) -> None:
 
 def _from_this_package(custom: Any, class_name: str) -> Known | None:
     """Return a registered class if it is from this package. A file must not choose classes of the loading program."""
-    if not isinstance(custom, type) or custom.__module__.split(".")[0] != "keras_preact":
+    if not isinstance(custom, type) or not is_ours(custom):
         return None
     kinds = {
         LAYER: keras.layers.Layer,

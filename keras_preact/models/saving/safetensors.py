@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from keras_preact.errors import InputError, check_choice
 from keras_preact.files import written_aside
-from keras_preact.keras_private import layers_inside
+from keras_preact.layers.composite import has_adapters
 from keras_preact.models.saving.named_weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
@@ -51,7 +51,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     """
     if not model.built:
         raise InputError(f"{model.name} has no weights yet; call it on a batch, then save it")
-    if any(getattr(layer, "lora_enabled", False) for layer in layers_inside(model)):
+    if has_adapters(model):
         raise InputError(
             f"{model.name} has adapters (LoRA), which this file cannot hold; save the network with model.save and load "
             "it again, which merges them into the kernels"
