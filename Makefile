@@ -1,4 +1,4 @@
-# make demo           train the original and the pre-activation ResNet side by side on real images (2 to 4 minutes on two cores)
+# make demo           train the original and the pre-activation ResNet side by side on real images (2 to 3 minutes on two cores)
 # make test           style, types, tests, notebooks (12 to 25 minutes on two cores)
 # make test-thorough  tests that take seconds each, and the solutions of the course; continuous integration runs them after `make test`
 # make test-slow      tests that take minutes each

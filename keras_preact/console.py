@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -100,7 +101,7 @@ class ProgressBar(RunFolderCallback):
 
 
 class SideBySide:
-    """Runs that train in turns: a live table of their errors, one row per epoch, above one progress bar.
+    """Runs that train in turns or together: a live table of their errors, one row per epoch, above one progress bar.
 
     The last row is the current epoch; its training error is updated after each step.
 
@@ -116,6 +117,7 @@ class SideBySide:
         self.epochs: dict[int, dict[str, tuple[float, float]]] = {}
         self._running: dict[str, float] = {}
         self._said = 0  # the last epoch that was printed
+        self._lock = threading.Lock()  # the runs and the live table may be in different threads
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(), TimeRemainingColumn()
         )
@@ -149,14 +151,16 @@ class SideBySide:
 
     def _step(self, name: str, logs: Any) -> None:
         self._bar.advance(self._task)
-        self._running[name] = training_error(logs)
+        with self._lock:
+            self._running[name] = training_error(logs)
 
     def _add(self, epoch: int, name: str, found: tuple[float, float]) -> None:
-        self.epochs.setdefault(epoch, {})[name] = found
-        self._running.pop(name, None)
-        if not console.is_terminal:
-            complete = len(self.epochs[epoch]) == len(self.names)
-            self._say(epoch if complete else epoch - 1)
+        with self._lock:
+            self.epochs.setdefault(epoch, {})[name] = found
+            self._running.pop(name, None)
+            if not console.is_terminal:
+                complete = len(self.epochs[epoch]) == len(self.names)
+                self._say(epoch if complete else epoch - 1)
 
     def _say(self, last: int) -> None:
         """Print the epochs up to the last one. A run that has diverged is missing from the later ones."""
@@ -177,8 +181,9 @@ class SideBySide:
     def _shown(self) -> Group:
         heads = ["epoch", *(f"{title}: training / test error" for title in self.names.values()), "gap"]
         rows = []
-        for epoch in range(1, max(self._epoch(name) for name in self.names) + 1):
-            rows.append([str(epoch), *(self._cell(epoch, name) for name in self.names), self._gap(epoch)])
+        with self._lock:
+            for epoch in range(1, max(self._epoch(name) for name in self.names) + 1):
+                rows.append([str(epoch), *(self._cell(epoch, name) for name in self.names), self._gap(epoch)])
         return Group(table(heads, rows), self._bar)
 
     def _epoch(self, name: str) -> int:

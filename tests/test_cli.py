@@ -986,7 +986,7 @@ def test_an_unfinished_comparison_is_resumed_as_a_whole(here, capsys):
 def test_two_demos_that_start_together_take_different_folders(here, monkeypatch):
     taken = []
 
-    def compare(configs, out, callbacks):
+    def compare(configs, out, callbacks, together):
         taken.append(str(out))
         if len(taken) == 1:
             RunFolder.create(out).update_record(kind="comparison")  # the other demo

@@ -19,6 +19,7 @@ from keras_preact.training import (
     compare,
     default_precision,
     get_recipe,
+    has_idle_cores,
     orders,
 )
 from keras_preact.training.runs import in_free_folder
@@ -60,7 +61,10 @@ def _compared(configs: dict[str, RunConfig], out: Path | None) -> RunFolder:
     """Train into `out` or the next free folder."""
     with side_by_side(configs) as display:
         return in_free_folder(
-            out, RUNS, "demo", lambda free: compare(configs, free, lambda name, _: [display.callback(name)])
+            out,
+            RUNS,
+            "demo",
+            lambda free: compare(configs, free, lambda name, _: [display.callback(name)], together=has_idle_cores()),
         )
 
 

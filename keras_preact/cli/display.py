@@ -12,7 +12,7 @@ from keras_preact.training.distribute import is_chief
 
 
 def side_by_side(configs: dict[str, Any]) -> Any:
-    """Return the display for runs that train in turns."""
+    """Return the display for the runs of a comparison."""
     return SideBySide(
         {name: in_words(name) for name in configs}, sum(config.recipe.steps for config in configs.values())
     )

@@ -17,7 +17,7 @@ from keras_preact.training.recipe import (
 )
 from keras_preact.training.runs import RunFolder, RunLocked, next_free_folder
 from keras_preact.training.schedules import CosineSchedule, StepSchedule
-from keras_preact.training.threads import choose_threads
+from keras_preact.training.threads import choose_threads, has_idle_cores
 from keras_preact.training.trainer import resume, start
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "default_precision",
     "evaluate",
     "get_recipe",
+    "has_idle_cores",
     "next_free_folder",
     "orders",
     "resume",

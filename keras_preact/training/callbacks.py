@@ -44,11 +44,13 @@ class Stopwatch:
 
     Args:
         record: contents of run.json, whose times are continued. Default: start at 0.
+        counts_cpu: whether a new run counts `cpu_seconds`, those of the whole process.
     """
 
-    def __init__(self, record: Mapping[str, Any] | None = None) -> None:
-        before = record or {"seconds": 0.0, "cpu_seconds": 0.0}
-        self._counts_cpu = "cpu_seconds" in before  # a run of an earlier version has not counted its first part
+    def __init__(self, record: Mapping[str, Any] | None = None, counts_cpu: bool = True) -> None:
+        before = record or {"seconds": 0.0, **({"cpu_seconds": 0.0} if counts_cpu else {})}
+        # Not counted in the first part by an earlier version, or if other runs shared the process.
+        self._counts_cpu = "cpu_seconds" in before
         self._start = time.perf_counter() - before["seconds"]
         self._cpu_start = time.process_time() - before.get("cpu_seconds", 0.0)
 

@@ -7,6 +7,7 @@ import dataclasses
 import io
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -23,7 +24,7 @@ from keras_preact.training.evaluation import check_one_source, data_of
 from keras_preact.training.parts import epochs
 from keras_preact.training.provenance import environment
 from keras_preact.training.runs import METRICS, RunFolder
-from keras_preact.training.trainer import check_fits, resuming, starting, unrolled_if_synchronized, with_data
+from keras_preact.training.trainer import Training, check_fits, resuming, starting, unrolled_if_synchronized, with_data
 
 Callbacks = Callable[[str, RunConfig], Sequence[keras.callbacks.Callback]]
 
@@ -33,11 +34,12 @@ def compare(
     out: str | Path,
     callbacks: Callbacks = lambda name, config: (),
     dataset: Dataset | None = None,
+    together: bool = False,
 ) -> RunFolder:
-    """Train several configurations in turns, one epoch each, and draw their curves together.
+    """Train several configurations epoch by epoch, and draw their curves together.
 
-    Taking turns lets you watch the runs side by side. Each run is the same as with `start`. If one diverges, the others
-    go on; its record says at which step it ended.
+    You can watch the runs side by side. Each run is the same as with `start`. If one diverges, the others go on; its
+    record says at which step it ended.
 
     Args:
         configs: configurations by the name of their subfolder, such as "original"; all on the same data, image size and
@@ -45,12 +47,16 @@ def compare(
         out: the folder; must not exist, or must be empty.
         callbacks: a function of (name, configuration) that returns the Keras callbacks of a run. Default: no callbacks.
         dataset: the data of all runs, as in `start`. Default: those that the configurations name.
+        together: train an epoch of all runs at the same time, each in a thread of its own, instead of in turns. This is
+            faster if one run leaves cores idle (`has_idle_cores`), and needs the memory of all runs. The records then
+            have no `cpu_seconds`, which cannot be told apart in one process. On one device only.
 
     Returns:
         The folder, with `run.json`, `metrics.csv` (first column `run`), `curves.png`, and one run folder per name.
 
     Raises:
-        InputError: no or bad configurations, different data, bad data or folder; no folder is created.
+        InputError: no or bad configurations, different data, bad data or folder, `together` on several devices; no
+            folder is created.
         Diverged: every run diverged.
         Interrupted: a signal asked to stop; continue with `resume_comparison`.
     """
@@ -63,6 +69,8 @@ def compare(
     first = next(iter(configs.values()))
     for name, config in configs.items():
         check_devices(config.devices)  # before loading the data
+        if together and config.devices > 1:
+            raise InputError(f"{name} is trained on {config.devices} devices; train such runs in turns, together=False")
         if different := [key for key in _DATA if getattr(config, key) != getattr(first, key)]:
             raise InputError(
                 f"{name} has a different {different[0]} from {next(iter(configs))}; a comparison needs the same data"
@@ -84,7 +92,7 @@ def compare(
             runs={name: config.to_dict() for name, config in named.items()},
             environment=about,
         )
-        return _train(folder, callbacks, data, models)
+        return _train(folder, callbacks, data, models, together)
 
 
 def resume_comparison(
@@ -93,7 +101,7 @@ def resume_comparison(
     dataset: Dataset | None = None,
     data_dir: str | None = None,
 ) -> RunFolder:
-    """Continue a comparison that was stopped, starting with the run that has the fewest steps.
+    """Continue a comparison that was stopped, in turns, starting with the run that has the fewest steps.
 
     Args:
         path: the folder that `compare` created.
@@ -155,15 +163,21 @@ _DATA = ("dataset", "data_dir", "image_size", "only", "skip_corrupt")
 """Fields of a `RunConfig` that choose the data."""
 
 
-def _train(folder: RunFolder, callbacks: Callbacks, dataset: Dataset, models: Mapping[str, keras.Model]) -> RunFolder:
+def _train(
+    folder: RunFolder,
+    callbacks: Callbacks,
+    dataset: Dataset,
+    models: Mapping[str, keras.Model],
+    together: bool = False,
+) -> RunFolder:
     """Train the unfinished runs of a locked folder, and write the results of all."""
     configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
     folder.update_record(status="running")
     stop_request = StopRequest()
     try:
         with handles_signals(stop_request):
-            runs = _train_in_turns(folder, configs, callbacks, dataset, models, stop_request)
-            _write_results(folder, runs)
+            runs = _train_by_epochs(folder, configs, callbacks, dataset, models, stop_request, together)
+            _write_results(folder, runs, together)
     except BaseException as error:
         with suppress(OSError, InputError):  # report the original error
             folder.update_record(status="diverged" if isinstance(error, Diverged) else "interrupted")
@@ -177,7 +191,7 @@ def _train(folder: RunFolder, callbacks: Callbacks, dataset: Dataset, models: Ma
     return folder
 
 
-def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
+def _write_results(folder: RunFolder, runs: dict[str, RunFolder], together: bool) -> None:
     """Write the metrics, curves and results of all runs."""
     finished = [name for name, run in runs.items() if run.record()["status"] == "finished"]
     table = io.StringIO()
@@ -193,22 +207,24 @@ def _write_results(folder: RunFolder, runs: dict[str, RunFolder]) -> None:
     unit = next(iter(runs.values())).unit()
     curves = {name: rows for name, run in runs.items() if (rows := run.metrics())}
     folder.write_curves(curves, unit)
+    seconds = [record["seconds"] for record in records.values()]
     folder.update_record(
         status="finished" if finished else "diverged",
         results={name: records[name]["result"] for name in finished},
-        seconds=round(sum(record["seconds"] for record in records.values()), 1),
+        seconds=round(max(seconds) if together else sum(seconds), 1),
     )
 
 
-def _train_in_turns(
+def _train_by_epochs(
     folder: RunFolder,
     configs: Mapping[str, RunConfig],
     callbacks: Callbacks,
     dataset: Dataset,
     models: Mapping[str, keras.Model],
     stop_request: StopRequest,
+    together: bool,
 ) -> dict[str, RunFolder]:
-    """Train the run with the fewest steps for an epoch, until all have ended; return their folders.
+    """Train the run with the fewest steps for an epoch, or all together, until all have ended; return their folders.
 
     `models` has the models of new runs that were built already.
 
@@ -224,28 +240,49 @@ def _train_in_turns(
         if record.get("status") != "finished" and name not in diverged
     }
     with ExitStack() as stack:
-        trainings = {}
+        trainings: dict[str, Training] = {}
         for name in steps:
             path = runs[name].path
             options: Any = {"callbacks": callbacks(name, configs[name]), "stop_request": stop_request}
             if records[name]:
                 trainings[name] = resuming(path, epochs, dataset, **options)
             else:
-                trainings[name] = starting(configs[name], path, epochs, dataset, **options, model=models.get(name))
+                options.update(model=models.get(name), counts_cpu=not together)
+                trainings[name] = starting(configs[name], path, epochs, dataset, **options)
             stack.callback(trainings[name].close)  # if another run fails, this one's record says "interrupted"
+        threads = stack.enter_context(ThreadPoolExecutor(len(configs))) if together else None
         while steps:
-            name = min(steps, key=lambda name: steps[name])
-            try:
-                steps[name] = next(trainings[name])
-            except StopIteration as end:
-                runs[name] = end.value
+            at_end = [name for name in steps if steps[name] == configs[name].recipe.steps]
+            if threads and not at_end:
+                futures = {name: threads.submit(_train_epoch, trainings[name]) for name in steps}
+                while wait(futures.values(), timeout=0.1).not_done:
+                    pass  # a signal that reached another thread is handled between two waits
+                ends = {name: future.result() for name, future in futures.items()}
+            else:  # a run that ends draws its curves, which matplotlib cannot do in two threads
+                name = min(at_end or steps, key=lambda name: steps[name])
+                ends = {name: _train_epoch(trainings[name])}
+            for name, end in ends.items():
+                if isinstance(end, int):
+                    steps[name] = end
+                    continue
                 del steps[name]
-            except Diverged:
-                del steps[name]
-                diverged.add(name)
-                if len(diverged) == len(runs):
-                    raise
+                if isinstance(end, RunFolder):
+                    runs[name] = end
+                else:
+                    diverged.add(name)
+                    if len(diverged) == len(runs):
+                        raise end
     return runs
+
+
+def _train_epoch(training: Training) -> int | RunFolder | Diverged:
+    """Return the steps of a run after its next epoch; if it has ended, its folder, or how it diverged."""
+    try:
+        return next(training)
+    except StopIteration as end:
+        return end.value
+    except Diverged as end:
+        return end
 
 
 def orders(config: RunConfig) -> dict[str, RunConfig]:

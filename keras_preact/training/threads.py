@@ -70,6 +70,15 @@ def choose_threads(config: RunConfig) -> int | None:
     return None
 
 
+def has_idle_cores() -> bool:
+    """Return whether an operation of TensorFlow uses at most half of the cores. Two runs are then faster together.
+
+    Example: `compare(configs, out, together=has_idle_cores())`.
+    """
+    threads = threads_per_operation()
+    return threads is not None and 2 * threads <= usable_cores()
+
+
 def _activations(config: RunConfig) -> int | None:
     """Return the activations of a 3×3 convolution in the first stage of a CIFAR network; `None` for other networks."""
     if config.network != "cifar_resnet":

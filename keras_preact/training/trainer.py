@@ -136,6 +136,7 @@ def starting(
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
     stop_request: StopRequest | None = None,
     model: keras.Model | None = None,
+    counts_cpu: bool = True,
 ) -> Training:
     """Train a new run part by part.
 
@@ -144,6 +145,7 @@ def starting(
         cut: `parts` or `epochs`.
         stop_request: shared by several runs; the caller handles signals. Default: signals are handled here.
         model: the run's model from `build_model`, for a run on one device. Default: it is built here.
+        counts_cpu: whether to record `cpu_seconds`, those of the whole process.
     """
     with collective_errors():
         callbacks = as_callbacks(callbacks)
@@ -160,9 +162,10 @@ def starting(
             folder = _folder_class().create(out)
             stack.enter_context(folder.held())
         stop_request = stack.enter_context(_in_training(folder, stop_request))
-        folder.update_record(**_first_record(config, dataset, model))
+        stopwatch = Stopwatch(counts_cpu=counts_cpu)
+        folder.update_record(**_first_record(config, dataset, model), **stopwatch.times)
         run = _Run(config, folder, dataset, model, callbacks, stop_request, scope)
-        yield from run.train(cut)
+        yield from run.train(cut, stopwatch)
         return run.finish()
 
 
@@ -217,8 +220,6 @@ def _first_record(config: RunConfig, dataset: Dataset, model: keras.Model) -> di
         "environment": environment(),
         "step": 0,
         "steps": config.recipe.steps,
-        "seconds": 0.0,
-        "cpu_seconds": 0.0,
     }
 
 
@@ -308,7 +309,7 @@ def resuming(
         run = _Run(config, folder, dataset, model, callbacks, stop_request, scope)
         # The times at the checkpoint: after it, the run may have gone on until it was killed or diverged.
         times = checkpoint.notes.get("record", record) if step else None
-        yield from run.train(cut, step, Stopwatch(times), rows)
+        yield from run.train(cut, Stopwatch(times), step, rows)
         return run.finish()
 
 
@@ -347,10 +348,10 @@ class _Run:
     """Opens the scope of the run's devices."""
 
     def train(
-        self, cut: Cut, step: int = 0, stopwatch: Stopwatch | None = None, rows: Sequence[dict[str, float]] = ()
+        self, cut: Cut, stopwatch: Stopwatch, step: int = 0, rows: Sequence[dict[str, float]] = ()
     ) -> Generator[int, None, None]:
         """Train from `step` to the end, one call of `fit` after the other; yield the steps done after each."""
-        recipe, stopwatch = self.config.recipe, stopwatch or Stopwatch()
+        recipe = self.config.recipe
         recorder = self._recorder(step, stopwatch, rows)
         for callback in self.callbacks:
             if isinstance(callback, RunFolderCallback):

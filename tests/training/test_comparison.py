@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import signal
+import threading
 import time
 
 import keras
@@ -123,8 +124,8 @@ def weights(folder):
 
 
 @pytest.mark.thorough
-def test_taking_turns_changes_no_run(tmp_path):
-    """Three epochs of each, one after the other in turns: the weights that each has when it is trained alone."""
+def test_taking_turns_or_training_together_changes_no_run(tmp_path):
+    """Three epochs of each have the weights of a run that is trained alone."""
     data = RunConfig().load_dataset()
     recipe = Recipe(
         "test", steps=2 * data.train.steps_per_epoch(1_500) + 1, batch_size=1_500, schedule=CosineSchedule(0.05)
@@ -137,7 +138,10 @@ def test_taking_turns_changes_no_run(tmp_path):
 
     folder = compare(configs, tmp_path / "turns", watch)
     assert turns == [(epoch, name) for epoch in range(3) for name in configs]
+    both = compare(configs, tmp_path / "both", together=True)
     for name, config in configs.items():
+        for found, expected in zip(weights(both.path / name), weights(folder.path / name), strict=True):
+            np.testing.assert_array_equal(found, expected)
         alone = start(config, tmp_path / name)
         for found, expected in zip(weights(folder.path / name), weights(alone.path), strict=True):
             np.testing.assert_array_equal(found, expected)
@@ -216,6 +220,74 @@ def test_the_time_of_a_run_leaves_out_that_of_the_other(tmp_path):
     folder = compare(configs, tmp_path / "run", wait)
     seconds = [RunFolder(folder.path / name).record()["seconds"] for name in configs]
     assert seconds[1] >= 4.0 and sum(seconds) <= time.perf_counter() - began
+
+
+class Meets(keras.callbacks.Callback):
+    """Wait in every step for the other run. In turns, the other one would never come."""
+
+    def __init__(self, barrier):
+        super().__init__()
+        self.barrier = barrier
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.barrier.wait()
+
+
+def test_runs_that_train_together_do_each_step_at_the_same_time(tmp_path):
+    barrier = threading.Barrier(2, timeout=60)
+    configs = rates(high=0.02, low=0.01)
+    folder = compare(configs, tmp_path / "run", lambda name, config: [Meets(barrier)], together=True)
+    record, runs = folder.record(), [RunFolder(folder.path / name).record() for name in configs]
+    assert list(record["results"]) == ["high", "low"] and [run["step"] for run in runs] == [3, 3]
+    assert record["seconds"] == max(run["seconds"] for run in runs) > 0
+    assert not any("cpu_seconds" in run for run in runs)  # that of the process would count the other run, too
+    assert folder.curves_path.exists()
+
+
+def test_a_run_that_diverges_leaves_the_one_beside_it_to_go_on(tmp_path):
+    assert list(compare(rates(high=1e30, low=0.01), tmp_path / "run", together=True).record()["results"]) == ["low"]
+    with pytest.raises(Diverged):
+        compare(rates(high=1e30, higher=1e35), tmp_path / "both", together=True)
+    assert RunFolder.open(tmp_path / "both").record()["status"] == "diverged"
+
+
+def test_a_signal_stops_all_runs_that_train_together_and_they_resume_in_turns(tmp_path):
+    barrier = threading.Barrier(2, timeout=60)
+
+    class Stop(Meets):
+        def on_train_batch_end(self, batch, logs=None):
+            if self.barrier.wait() == 0:
+                signal.raise_signal(signal.SIGTERM)
+            time.sleep(0.5)  # the main thread handles the signal before the recorders look
+
+    with pytest.raises(Interrupted):
+        compare(rates(high=0.02, low=0.01), tmp_path / "run", lambda name, config: [Stop(barrier)], together=True)
+    for name in ("high", "low"):
+        record = RunFolder(tmp_path / "run" / name).record()
+        assert (record["status"], record["step"]) == ("interrupted", 1)
+    assert resume_comparison(tmp_path / "run").record()["status"] == "finished"
+    assert "cpu_seconds" not in RunFolder(tmp_path / "run/low").record()
+
+
+def test_a_fault_of_a_run_ends_the_one_beside_it(tmp_path):
+    def fail(epoch, logs):
+        raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        compare(
+            rates(high=0.02, low=0.01),
+            tmp_path / "run",
+            lambda name, config: [keras.callbacks.LambdaCallback(on_epoch_begin=fail)] if name == "low" else [],
+            together=True,
+        )
+    assert {RunFolder(tmp_path / "run" / name).record()["status"] for name in ("high", "low")} == {"interrupted"}
+
+
+def test_runs_on_several_devices_cannot_train_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_preact.training.comparison.check_devices", lambda devices: None)
+    with pytest.raises(InputError, match="a is trained on 2 devices; train such runs in turns, together=False"):
+        compare({"a": RunConfig(options={"depth": 8}, devices=2)}, tmp_path / "run", together=True)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

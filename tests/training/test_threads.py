@@ -8,7 +8,7 @@ import sys
 import keras
 import pytest
 
-from keras_preact.training import RunConfig, RunFolder, choose_threads, get_recipe
+from keras_preact.training import RunConfig, RunFolder, choose_threads, get_recipe, has_idle_cores
 from keras_preact.training.provenance import environment
 from keras_preact.training.threads import VARIABLE, threads_for, usable_cores
 
@@ -87,3 +87,10 @@ def test_the_command_chooses_before_it_loads_the_data_and_again_when_it_resumes(
     RunFolder(tmp_path / "run").update_record(status="interrupted", result=None)
     subprocess.run([*command, "--resume", "run"], cwd=tmp_path, env=settings, check=True, capture_output=True)
     assert RunFolder(tmp_path / "run").record()["resumed"][0]["threads_per_operation"] == 1
+
+
+@pytest.mark.parametrize(("threads", "cores", "idle"), [(1, 2, True), (1, 1, False), (2, 3, False), (None, 8, False)])
+def test_cores_are_idle_if_a_second_run_would_fit_beside_the_first(monkeypatch, threads, cores, idle):
+    monkeypatch.setattr("keras_preact.training.threads.threads_per_operation", lambda: threads)
+    monkeypatch.setattr("keras_preact.training.threads.usable_cores", lambda: cores)
+    assert has_idle_cores() is idle
