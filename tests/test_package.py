@@ -1,6 +1,8 @@
 """The package as a whole: public names, dependencies, imports, and the pages of the documentation."""
 
 import ast
+import importlib
+import inspect
 import json
 import os
 import re
@@ -67,11 +69,33 @@ def test_the_version_is_in_the_changelog_and_the_citation():
 
 @pytest.mark.parametrize("module", PUBLIC)
 def test_public_names(module):
-    import importlib
-
     found = importlib.import_module(module)
     missing = [name for name in PUBLIC[module] if not hasattr(found, name)]
     assert not missing
+
+
+def functions_of_a_model():
+    """Return the public functions whose first argument is a Keras model, with the number of required arguments."""
+    found = {}
+    for name in ("layers", "models", "analysis", "interop", "training"):
+        module = importlib.import_module(f"keras_preact.{name}")
+        for function in filter(inspect.isfunction, (getattr(module, each) for each in module.__all__)):
+            parameters = list(inspect.signature(function).parameters.values())
+            if parameters and parameters[0].annotation in ("keras.Model", "keras.Model | Chain"):
+                found[function] = sum(
+                    each.default is each.empty and each.kind < each.VAR_POSITIONAL for each in parameters
+                )
+    return found
+
+
+def test_what_is_not_a_model_is_named():
+    """For example a builder that was not called."""
+    functions = functions_of_a_model()
+    assert len(functions) > 20
+    for function, required in functions.items():
+        for wrong in (None, keras_preact.models.cifar_resnet, "resnet"):
+            with pytest.raises(keras_preact.InputError, match=r"[mM]odel"):
+                function(wrong, *["x.weights.h5"] * (required - 1))
 
 
 def test_importing_the_package_imports_little_beyond_keras():

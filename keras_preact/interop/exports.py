@@ -21,6 +21,7 @@ from keras_preact.errors import InputError, WriteError, check_installed, first_l
 from keras_preact.files import writing
 from keras_preact.keras_private import layers_inside
 from keras_preact.layers.copies import custom_objects, set_weights
+from keras_preact.layers.graph import check_model
 from keras_preact.models.folding import fold
 from keras_preact.models.transformer import vocabulary_of
 
@@ -132,6 +133,7 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     >>> difference < 1e-4
     True
     """
+    check_model(model)
     path = Path(path)
     if path.suffix == ".safetensors":
         raise InputError(f"{path.name} holds weights only; write it with keras_preact.interop.save_safetensors")

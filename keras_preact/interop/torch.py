@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_preact.errors import InputError
 from keras_preact.interop.naming import Naming, parts, take_weights
+from keras_preact.layers.graph import check_model
 from keras_preact.models.saving.safetensors import read_safetensors
 
 _VARIABLES = {
@@ -103,6 +104,7 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
         ...
     keras_preact.errors.InputError: the state dict matches none of these: timm's resnetv2, ...
     """
+    check_model(model)
     if not isinstance(source, (str, os.PathLike, Mapping)):
         remedy = (
             "pass its state_dict()" if hasattr(source, "state_dict") else "pass a .safetensors file or a state dict"

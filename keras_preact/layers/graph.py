@@ -9,7 +9,7 @@ from typing import Any
 
 import keras
 
-from keras_preact.errors import InputError
+from keras_preact.errors import InputError, shown
 from keras_preact.keras_private import functional_of, names_its_inputs, nodes_of
 
 
@@ -79,6 +79,20 @@ def keras_name(operation: Any) -> str:
     ('ReLU', '')
     """
     return type(operation).__name__ if _is_of_keras(type(operation)) else ""
+
+
+def check_model(model: object) -> None:
+    """Raise InputError unless the argument is a Keras model.
+
+    >>> check_model("resnet50")
+    Traceback (most recent call last):
+        ...
+    keras_preact.errors.InputError: 'resnet50' is not a Keras model; pass a model
+    """
+    if not isinstance(model, keras.Model):
+        builds = callable(model) and not isinstance(model, keras.Layer)
+        remedy = "call it, and pass the model that it returns" if builds else "pass a model"
+        raise InputError(f"{shown(getattr(model, '__name__', repr(model)))} is not a Keras model; {remedy}")
 
 
 def calls(model: keras.Model, inputs: Sequence[Any] | None = None) -> list[Call]:

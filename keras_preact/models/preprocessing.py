@@ -7,6 +7,7 @@ from typing import Any
 import keras
 
 from keras_preact.errors import InputError
+from keras_preact.layers.graph import check_model
 from keras_preact.layers.units import ResidualUnit
 from keras_preact.models.profiles import Preprocessing, conventions
 from keras_preact.models.resnet import with_policy
@@ -37,6 +38,7 @@ def with_preprocessing(network: keras.Model, preprocessing: str | Preprocessing 
     >>> with_preprocessing(network).input_shape
     (None, None, None, 3)
     """
+    check_model(network)
     if isinstance(preprocessing, str):
         preprocessing = _of_profile(network, preprocessing)
     shape = network.input_shape[1:]

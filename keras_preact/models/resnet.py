@@ -21,7 +21,7 @@ from keras_preact.layers.convolutions import (
     WeightLayer,
     check_kernel_initializer,
 )
-from keras_preact.layers.graph import graph_of
+from keras_preact.layers.graph import check_model, graph_of
 from keras_preact.layers.placements import NORM, RELU
 from keras_preact.layers.preactivation import channel_axis, check_data_format, get_activation, normalization
 from keras_preact.layers.remat import check_remat
@@ -367,6 +367,7 @@ def feature_maps(model: keras.Model, stages: Sequence[str] | None = None) -> ker
     >>> {name: tuple(output.shape) for name, output in maps.output.items()}
     {'stage1': (None, 32, 32, 16), 'stage2': (None, 16, 16, 32), 'stage3': (None, 8, 8, 64)}
     """
+    check_model(model)
     graph = graph_of(model)
     found = [] if graph is None else [node for node in nodes_of(graph) if units_in(node.operation)]
     ends = {stage_of(node.operation.name): node.outputs[0] for node in found}  # not the layers' outputs: see `nodes_of`

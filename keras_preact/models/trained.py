@@ -9,10 +9,11 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_preact.errors import InputError, check_positive
+from keras_preact.errors import InputError, check_positive, shown
 from keras_preact.keras_private import accept_any_dtype, check_arrays_on_jax, layers_inside
 from keras_preact.layers.composite import batch_norms
 from keras_preact.layers.copies import custom_objects, set_weights
+from keras_preact.layers.graph import check_model
 from keras_preact.layers.preprocessing import PerPixelMean
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.variables import named_variables
@@ -40,6 +41,7 @@ def freeze(network: keras.Model, before: str | None = None) -> list[str]:
     >>> freeze(network, before="stage3")[-1]
     'stage2_unit03'
     """
+    check_model(network)
     names = [layer.name for layer in network.layers]
     end = len(names) if before is None else next((k for k, name in enumerate(names) if name.startswith(before)), None)
     if end is None:
@@ -61,8 +63,8 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         batches: batches of inputs of the model, as large as in training; or tuples of inputs and labels, as for `fit`.
 
     Raises:
-        InputError: there are no batches, `batches` is a single array or tuple, all batch norms are frozen, or the
-            network is not built.
+        InputError: there are no batches, `batches` is a number, a single array or a tuple, all batch norms are frozen,
+            or the network is not built.
 
     After an error, the statistics are as before.
 
@@ -73,10 +75,13 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
     >>> reestimate_statistics(cifar_resnet(8), [images[:16], images[16:]])
     2
     """
+    check_model(network)
     if isinstance(batches, tuple):
         raise InputError("batches is a tuple, which could be one pair of inputs and labels; pass a list or a data set")
     if hasattr(batches, "shape"):
         raise InputError("batches is a single array, which could be one batch; pass a list of arrays or a data set")
+    if not isinstance(batches, Iterable):
+        raise InputError(f"batches is {shown(repr(batches))}; pass a list of batches or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:
         raise InputError(f"{network.name} has no trainable batch norm; unfreeze those whose statistics to estimate")
@@ -145,6 +150,7 @@ def resized(network: keras.Model, size: int) -> keras.Model:
     >>> resized(cifar_resnet(8), 48).input_shape
     (None, 48, 48, 3)
     """
+    check_model(network)
     check_positive("size", size)
     config = network.get_config()
     if "layers" not in config:
@@ -234,6 +240,7 @@ def require_uint8(model: keras.Model) -> keras.Model:
         ...
     ValueError: ...expected dtype=uint8, found dtype=float32...
     """
+    check_model(model)
     dtypes = [tensor.dtype for tensor in getattr(model, "inputs", ())]
     if "uint8" in dtypes:
         accept_any_dtype(model)  # a Sequential model has no specs, and casts before it checks them

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 from keras_preact.errors import InputError, check_choice
 from keras_preact.files import written_aside
 from keras_preact.layers.composite import has_adapters
+from keras_preact.layers.graph import check_model
 from keras_preact.models.saving.named_weights import assign_checked, named_weights
 from keras_preact.version import __version__
 
@@ -49,6 +50,7 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
     >>> save_safetensors(cifar_resnet(8), path)
     >>> load_safetensors(cifar_resnet(8), path)
     """
+    check_model(model)
     if not model.built:
         raise InputError(f"{model.name} has no weights yet; call it on a batch, then save it")
     if has_adapters(model):
@@ -102,6 +104,7 @@ def load_safetensors(model: keras.Model, path: str | Path) -> None:
     >>> bool(keras.ops.all(loaded.get_layer("logits").kernel == saved.get_layer("logits").kernel))
     True
     """
+    check_model(model)
     path = Path(path)
     assign_checked(path.name, model, read_safetensors(path))
 

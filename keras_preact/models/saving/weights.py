@@ -15,6 +15,7 @@ import numpy as np
 from keras_preact.errors import InputError, first_line
 from keras_preact.keras_private import direct_layers, layers_inside, own_state, own_trainable
 from keras_preact.layers.copies import clone
+from keras_preact.layers.graph import check_model
 from keras_preact.layers.loop_unit import LoopUnit
 from keras_preact.layers.stack import UnitStack
 from keras_preact.layers.unit_names import stage_of
@@ -58,6 +59,7 @@ def load_weights(model: keras.Model, path: str | Path) -> None:
     """
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"the path is {path!r}; pass the network first and then the path of the file")
+    check_model(model)
     path = Path(path)
     has_ending = path.name.endswith(ENDINGS)
     if not has_ending or not path.is_file():
