@@ -148,6 +148,11 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     try:
         expected = keras.ops.convert_to_numpy(model(images, training=False))
     except Exception as error:
+        if "NHWC" in str(error):
+            raise InputError(
+                f"TensorFlow without oneDNN cannot run {model.name} on CPUs, because its data are channels_first; set "
+                "TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported"
+            ) from None
         raise InputError(
             f"{model.name} fails on random inputs of shape {images.shape} ({first_line(error)}); correct it, or give "
             "its input a fixed shape"

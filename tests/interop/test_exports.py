@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -206,6 +207,22 @@ def test_networks_of_few_tokens_are_asked_about_those_alone(tmp_path):
     assert export_model(model, tmp_path / "network") < 1e-4
     inputs = keras.Input((12,), dtype="int32")
     assert export_model(keras.Model(inputs, model(inputs)), tmp_path / "nested") < 1e-4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("onednn", [False, True])
+def test_a_network_in_channels_first_needs_onednn(tmp_path, onednn):
+    code = (
+        "from keras_preact.interop import export_model; from keras_preact.models import cifar_resnet\n"
+        "network = cifar_resnet(8, data_format='channels_first', input_shape=(3, 32, 32))\n"
+        f"print(export_model(network, {str(tmp_path / 'network')!r}) < 1e-4)"
+    )
+    settings = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": str(int(onednn)), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=settings)
+    if onednn:
+        assert done.stdout.split()[-1] == "True"
+    else:
+        assert "are channels_first; set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow" in done.stderr
 
 
 def test_a_network_that_fails_in_keras_too_is_not_blamed_on_the_format(tmp_path):
