@@ -286,19 +286,18 @@ def report(results: dict[str, Any]) -> str:
         "row, so their range leaves out how much processes differ: the same network takes up to 1.4 times as long in "
         "another comparison. If there are several competitors, the ratio is to the fastest.",
         "",
-        "Where neither the row nor the comparison names a precision, it is float32 in “start” (except in "
-        "“default”), “on PyTorch”, “on JAX” and “serving”, and elsewhere what `keras-preact train` chooses on this "
-        "machine. “Default” has the loops and the precision of that command, but TensorFlow's own number of threads; "
-        "the command runs the operations of small batches, such as 8 images of 32×32 pixels, on one thread each. In "
-        "the comparisons “step”, “default” is the row “rolled, mixed_bfloat16”, and where a ratio says “equal "
-        "multiply-adds”, the row “default, stride in the last unit”, with the strides of keras.applications. Plain "
-        "Keras and keras_hub do not build their optimizer before the first step, so TensorFlow traces that step "
-        "twice, unless the row says “optimizer built”. Our networks build it, except in the row “default, optimizer "
-        "not built”, in “encoder 6” and in “encoder start”. PyTorch runs eagerly unless the row says “compiled”. A "
-        "“matrix product” multiplies two 4096×4096 matrices. In “fit 20” a step is a call of `fit`, in “at once "
-        "110” two training steps. For inference, our network is folded (`keras_preact.models.fold`) and the others "
-        "are not. In “start”, memory is the peak of the "
-        "whole process.",
+        "* *Default*: the loops and the precision of `keras-preact train`, but TensorFlow's own number of threads. In "
+        "“step”, it is the row “rolled, mixed_bfloat16”; for “equal multiply-adds”, the row “default, stride in the "
+        "last unit”, as in keras.applications.",
+        "* *Precision*, if not named: float32 in “start” (except “default”), “on PyTorch”, “on JAX” and “serving”; "
+        "elsewhere, what `keras-preact train` chooses on this machine.",
+        "* *Optimizer*: ours is built before the first step, except in “default, optimizer not built”, “encoder 6” and "
+        "“encoder start”. Plain Keras and keras_hub do not build theirs unless the row says “optimizer built”, so "
+        "TensorFlow traces their first step twice.",
+        "* *Step*: a call of `fit` in “fit 20”, two training steps in “at once 110”.",
+        "* *Inference*: our network is folded (`keras_preact.models.fold`), the others are not.",
+        "* *Memory* in “start”: the peak of the whole process. *Matrix product*: of two 4096×4096 matrices. PyTorch "
+        "runs eagerly unless the row says “compiled”.",
         "",
     ]
     lines += _defaults(results)

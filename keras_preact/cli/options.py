@@ -120,7 +120,7 @@ def _add_evaluate(commands: Any) -> None:
     evaluate.add_argument(
         "--short-side",
         type=int,
-        help="short side of the test images in pixels, before the crop (default: in the run's proportion to the crop)",
+        help="short side of the test images in pixels, before the crop (default: the run's ratio to the crop)",
     )
 
 
@@ -279,7 +279,7 @@ def add_network_options(to: argparse.ArgumentParser, with_name: bool = True) -> 
         "--bottleneck",
         action="store_true",
         default=None,
-        help="use bottleneck blocks (depth 9n+2; default if the depth is not 6n+2, or both and at least 164)",
+        help="use bottleneck blocks (depth 9n+2; default if the depth is not 6n+2, or fits both and is at least 164)",
     )
     blocks.add_argument("--basic", action="store_false", dest="bottleneck", help="use basic blocks (depth 6n+2)")
 

@@ -186,10 +186,10 @@ def _depth(store: Store, results: Path) -> list[str]:
         "original order minus those of full pre-activation, in points, with Welch's 95 % interval; without an "
         "interval, one of the orders has fewer than three runs. A verdict is undecided if an interval that it needs "
         f'contains 0 or does not exist. "No difference" means that the interval lies within ±{depth.SAME_WITHIN:g} '
-        "point. In the depth study, an order's best rate is chosen among the paper's, the best of the screening, and "
-        "those between them, once all of these have been run; the original order was also tried at full "
-        "pre-activation's best rate at 110 layers. The choice uses the same test errors that are reported, so the "
-        "error at the best rate is biased downward. If two rates are equally good, the paper's counts as the best."
+        "point. In the depth study, an order's candidates are the paper's rate, its best rate in the screening, and "
+        "the rates in between; at 110 layers, the original order was also tried at full pre-activation's best "
+        "rate. The best candidate is chosen by the test errors that are reported, so its error is biased downward. In "
+        "a tie, the paper's rate counts as the best."
     )
     shown = "Dots are runs, lines connect their means, and bands span the lowest to the highest run.\n"
     return [drawn(depth_figure(at), results, "depth"), shown, "\n".join([table, about, ""])]

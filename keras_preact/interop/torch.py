@@ -109,7 +109,7 @@ def load_torch_state_dict(model: keras.Model, source: str | Path | Mapping[str, 
         remedy = (
             "pass its state_dict()" if hasattr(source, "state_dict") else "pass a .safetensors file or a state dict"
         )
-        raise InputError(f"a {type(source).__name__} is no state dict; {remedy}")
+        raise InputError(f"a {type(source).__name__} is not a state dict; {remedy}")
     what = "the state dict" if isinstance(source, Mapping) else Path(source).name
     state = source if isinstance(source, Mapping) else _read(Path(source))
     state = {

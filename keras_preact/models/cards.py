@@ -41,12 +41,10 @@ from keras_preact.models import pretrained
 network = pretrained("resnet20-preact-cifar10")
 ```
 
-A builder returns an image network without the preprocessing. Pass it the options on the card and the name of the data
-as `weights`, for example `cifar_resnet(depth=20, weights="cifar10")` or
-`cifar_resnet(depth=14, widen_factor=2, weights="cifar10")`. If there are not 10 classes, add their number:
-`cifar_resnet(depth=20, classes=5, weights="cifar10_5classes")`. If the images are not 32×32, add `input_shape`. Then
-normalize the inputs as the recipe does: subtract the mean training image and divide by 255; for the recipe `fast`,
-standardize each channel over the training images. Add `include_top=False` for the features alone.
+To get the network without its preprocessing, call its builder with the options on the card and the name of the data
+as `weights`: `cifar_resnet(depth=20, weights="cifar10")`. Add `classes` if there are not 10, `input_shape` if the
+images are not 32×32, and `include_top=False` for the features alone. Then normalize the inputs as the recipe does:
+subtract the mean training image and divide by 255; for the recipe `fast`, standardize each channel.
 
 Weights are stored in float16, in safetensors format. Files up to 1 MB are part of the package. Larger ones come with a
 checkout of the repository: they are found if the package is installed from it with `pip install --editable`, or if you
@@ -86,6 +84,9 @@ from keras_preact.data import load_dataset
 tokens = load_dataset("reviews").encode(["a dull film", "a moving, beautifully acted story"])
 print(pretrained("transformer-reviews").predict(tokens).argmax(-1))  # [0 1]: negative, positive
 ```
+
+Do not compare depths in this table: the ResNet-20 of all ten classes trained for 64,000 steps, the deeper networks
+for at most 4,680.
 
 | network | data | test error, % | parameters | file |
 |---|---|---|---|---|"""

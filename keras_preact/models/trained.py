@@ -160,8 +160,8 @@ def resized(network: keras.Model, size: int) -> keras.Model:
             raise InputError(f"{network.name} has an input of shape {shape}, not an image; pass an image model")
     if fixed := [part.name for part in layers_inside(network) if isinstance(part, _FIXED_SIZE)]:
         raise InputError(
-            f"{network.name} itself brings images to one size, in its layer {fixed[0]}; resize the network inside it, "
-            "then add the preprocessing"
+            f"{network.name} resizes its images itself, in its layer {fixed[0]}; call `resized` on the network inside "
+            "it, then add the preprocessing"
         )
     _set_size(config, size)
     scope = keras.saving.CustomObjectScope(custom_objects(network))

@@ -105,7 +105,7 @@ def _check_meaning(dataset: Dataset, recorded: dict[str, Any]) -> None:
         )
     known = recorded.get("vocabulary_sha256")
     if isinstance(dataset, SequenceDataset) and known not in (None, dataset.vocabulary_sha256):
-        raise InputError(f"{dataset.name} has another vocabulary than the run's data; use the vocabulary of the run")
+        raise InputError(f"{dataset.name} has a different vocabulary from the run's data; use the run's vocabulary")
 
 
 def evaluate(

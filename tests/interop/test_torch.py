@@ -97,9 +97,9 @@ def without(name):
         (lambda s: {"features.0.weight": s["conv1.weight"]}, "matches none of these"),
         (
             lambda s: SimpleNamespace(state_dict=lambda: s),
-            r"a SimpleNamespace is no state dict; pass its state_dict\(\)",
+            r"a SimpleNamespace is not a state dict; pass its state_dict\(\)",
         ),
-        (lambda s: list(s.values()), r"a list is no state dict; pass a \.safetensors file or a state dict"),
+        (lambda s: list(s.values()), r"a list is not a state dict; pass a \.safetensors file or a state dict"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change, words):
