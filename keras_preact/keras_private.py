@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
@@ -255,9 +256,12 @@ def own_random_state() -> Iterator[None]:
             global_state.set_global_attribute(name, value)
 
 
+_SEED_LOCK = threading.RLock()
+
+
 @contextlib.contextmanager
 def without_tensorflow_seed() -> Iterator[None]:
-    """Within the block, TensorFlow has no global seed; after it, the program's again.
+    """Within the block, TensorFlow has no global seed; after it, the program's again. One thread at a time.
 
     Keras's `set_random_seed` replaces the global seed on every backend. Operations with a seed depend on it too.
     """
@@ -266,13 +270,14 @@ def without_tensorflow_seed() -> Iterator[None]:
     except ImportError:
         yield
         return
-    state = vars(context())
-    before = {key: state[key] for key in ("_seed", "_rng") if key in state}
-    state["_seed"] = None
-    try:
-        yield
-    finally:
-        state.update(before)
+    with _SEED_LOCK:
+        state = vars(context())
+        before = {key: state[key] for key in ("_seed", "_rng") if key in state}
+        state["_seed"] = None
+        try:
+            yield
+        finally:
+            state.update(before)
 
 
 # ---- graphs -------------------------------------------------------------------------------------------------------

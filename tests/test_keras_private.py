@@ -4,6 +4,7 @@ import ast
 import contextlib
 import io
 import re
+import threading
 from pathlib import Path
 
 import keras
@@ -192,6 +193,27 @@ def test_tensorflow_has_no_seed_within_a_block_and_the_programs_after_it():
             assert shuffled() == unseeded != seeded
             tf.random.set_seed(2)
         assert shuffled() == seeded and tf.random.uniform(()) == second
+
+
+def test_one_thread_at_a_time_is_without_tensorflows_seed():
+    tf = pytest.importorskip("tensorflow")
+    tf.random.set_seed(7)
+    inside, entered = threading.Event(), []
+
+    def enter():
+        with keras_private.without_tensorflow_seed():
+            entered.append(inside.is_set())
+
+    with keras_private.without_tensorflow_seed():
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(0.2)
+        inside.set()
+    thread.join()
+    assert entered == [True]  # only after the block of this thread
+    first = tf.random.uniform(())
+    tf.random.set_seed(7)
+    assert tf.random.uniform(()) == first
 
 
 def test_a_graph_is_read_and_run_with_other_layers():

@@ -145,33 +145,14 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
     _check(model, path, format)
     model = _in_float32(model)
     images = _images(model)
+    expected = _outputs(model, images)
     try:
-        expected = keras.ops.convert_to_numpy(model(images, training=False))
-    except Exception as error:
-        if "NHWC" in str(error):
-            raise InputError(
-                f"TensorFlow without oneDNN cannot run {model.name} on CPUs, because its data are channels_first; set "
-                "TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported"
-            ) from None
-        raise InputError(
-            f"{model.name} fails on random inputs of shape {images.shape} ({first_line(error)}); correct it, or give "
-            "its input a fixed shape"
-        ) from None
-    try:
-        program = _for_inference(model)
-        # Without `training=False`, Keras's augmentations would be part of the program.
-        program = keras.Model(program.input, program(program.input, training=False), name=program.name)
-        program(images)  # Keras exports no model that was never called
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # deprecations inside the exporters
-            with writing(path), _constant_normalizations(program):
-                _write(program, path, format, dtype)
-            difference = float(np.abs(format.open(path)(images) - expected).max() / max(np.abs(expected).max(), 1e-12))
-    except WriteError:
-        _remove(path, format)
-        raise
+        found = _exported(model, images, path, format, dtype)
+        difference = float(np.abs(found - expected).max() / max(np.abs(expected).max(), 1e-12))
     except Exception as error:
         _remove(path, format)
+        if isinstance(error, WriteError):
+            raise
         raise InputError(
             f"{model.name} cannot be exported as {format.name} ({first_line(error)}); try another format"
         ) from None
@@ -185,6 +166,35 @@ def export_model(model: keras.Model, path: str | Path, dtype: str = "float32") -
             "format"
         )
     return difference
+
+
+def _outputs(model: keras.Model, images: np.ndarray) -> np.ndarray:
+    """Return what Keras computes."""
+    try:
+        return keras.ops.convert_to_numpy(model(images, training=False))
+    except Exception as error:
+        if "NHWC" in str(error):
+            raise InputError(
+                f"TensorFlow without oneDNN cannot run {model.name} on CPUs, because its data are channels_first; set "
+                "TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported"
+            ) from None
+        raise InputError(
+            f"{model.name} fails on random inputs of shape {images.shape} ({first_line(error)}); correct it, or give "
+            "its input a fixed shape"
+        ) from None
+
+
+def _exported(model: keras.Model, images: np.ndarray, path: Path, format: Format, dtype: str) -> np.ndarray:
+    """Write the program and return what it computes."""
+    program = _for_inference(model)
+    # Without `training=False`, Keras's augmentations would be part of the program.
+    program = keras.Model(program.input, program(program.input, training=False), name=program.name)
+    program(images)  # Keras exports no model that was never called
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecations inside the exporters
+        with writing(path), _constant_normalizations(program):
+            _write(program, path, format, dtype)
+        return format.open(path)(images)
 
 
 def _check(model: keras.Model, path: Path, format: Format) -> None:

@@ -123,7 +123,9 @@ class _StraightThroughAssignments(keras.StatelessScope):
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         variable, value = update
         self.assigned[id(variable)] = variable
-        before = self.get_current_value(variable)
+        before = super().get_current_value(
+            variable
+        )  # of this scope: the first value of a unit's own variable is no assignment
         if before is not None and variable.trainable and keras.backend.backend() != "jax":
             value = ops.stop_gradient(value) + (before - ops.stop_gradient(before))
         super().add_update((variable, value))

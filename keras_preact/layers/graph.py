@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,10 +90,12 @@ def check_model(model: object) -> None:
         ...
     keras_preact.errors.InputError: 'resnet50' is not a Keras model; pass a model
     """
-    if not isinstance(model, keras.Model):
-        builds = callable(model) and not isinstance(model, keras.Layer)
-        remedy = "call it, and pass the model that it returns" if builds else "pass a model"
-        raise InputError(f"{shown(getattr(model, '__name__', repr(model)))} is not a Keras model; {remedy}")
+    if isinstance(model, keras.Model):
+        return
+    if inspect.isfunction(model):
+        raise InputError(f"{model.__name__} is a function, not a Keras model; call it, and pass the model it returns")
+    what = repr(model) if model is None or isinstance(model, (str, int)) else f"a {type(model).__name__}"
+    raise InputError(f"{shown(what)} is not a Keras model; pass a model")
 
 
 def calls(model: keras.Model, inputs: Sequence[Any] | None = None) -> list[Call]:

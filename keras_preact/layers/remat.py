@@ -118,16 +118,25 @@ def _only_first(gradient: Any) -> Any:
 
 
 def _refuse_constants(graph: Any) -> None:
-    """Refuse a loop's step that uses constant tensors: TensorFlow cannot compute its gradient.
+    """Refuse a loop's step that uses constant tensors or variables of the program: TensorFlow cannot compute its
+    gradient.
 
-    It adds such constants to the gradient's graph, and then finds that they are not loop invariants.
+    It adds them to the gradient's graph, and then finds that they are not loop invariants.
 
     Raises:
         InputError: the step uses one.
     """
-    if type(graph).__name__ == "WhileBodyFuncGraph" and any(
+    if type(graph).__name__ != "WhileBodyFuncGraph":
+        return
+    captured = [tensor for tensor, _ in graph.captures]
+    if any(tensor.dtype == "resource" for tensor in captured):
+        raise InputError(
+            "a unit reads a variable that is not its own, which TensorFlow cannot recompute in a loop; use remat=False "
+            "or rolled=False"
+        )
+    if any(
         hasattr(tensor, "numpy") and not hasattr(tensor, "assign") and tensor.dtype.is_numpy_compatible
-        for tensor, _ in graph.captures
+        for tensor in captured
     ):
         raise InputError(
             "a unit uses a constant tensor, which TensorFlow cannot recompute in a loop; use a Python number or a "

@@ -106,6 +106,10 @@ class ResidualLayer(CompositeLayer):
             InputError: the shortcut, a custom one, returns another shape than the residual's.
         """
         y = self.shortcut(in_order(self.projection, skip), residual)
+        if y is None:
+            raise InputError(f"{type(self.shortcut).__name__} returns None; return a tensor of the residual's shape")
+        if getattr(y.shape, "rank", 0) is None:  # of a function that TensorFlow cannot look into
+            return y
         found, expected = tuple(y.shape), tuple(residual.shape)
         sizes = zip(found, expected, strict=False)
         if len(found) != len(expected) or any(a != b for a, b in sizes if None not in (a, b)):

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_preact.errors import InputError, check_choice, check_flag, check_positive
+from keras_preact.errors import InputError, check_choice, check_flag, check_positive, shown
 from keras_preact.keras_private import layers_inside, mask_of, move_variables
 from keras_preact.layers.composite import CompositeLayer
 from keras_preact.layers.copies import check_copyable, clone, copy_frozen, refresh_normalizations, same_but_for_weights
@@ -226,8 +226,12 @@ class UnitStack(CompositeLayer):
         Raises:
             InputError: there is no unit, one is not built, or they differ.
         """
-        if not isinstance(units, Sequence) or not units or not all(isinstance(u, keras.layers.Layer) for u in units):
+        if not isinstance(units, Sequence):
+            raise InputError(f"units is a {type(units).__name__}; pass a list of layers")
+        if not units:
             raise InputError("there are no units to stack; pass at least one")
+        if strange := [unit for unit in units if not isinstance(unit, keras.layers.Layer)]:
+            raise InputError(f"{shown(repr(strange[0]))} is not a layer; pass a list of layers")
         if unbuilt := [unit.name for unit in units if not unit.built]:
             raise InputError(f"{unbuilt[0]} has no weights yet; call or build it first")
         for unit in units:

@@ -80,7 +80,7 @@ def reestimate_statistics(network: keras.Model, batches: Iterable[Any]) -> int:
         raise InputError("batches is a tuple, which could be one pair of inputs and labels; pass a list or a data set")
     if hasattr(batches, "shape"):
         raise InputError("batches is a single array, which could be one batch; pass a list of arrays or a data set")
-    if not isinstance(batches, Iterable):
+    if not isinstance(batches, Iterable) and not hasattr(batches, "__getitem__"):
         raise InputError(f"batches is {shown(repr(batches))}; pass a list of batches or a data set")
     norms = [norm for norm in batch_norms(network) if norm.trainable]
     if not norms:

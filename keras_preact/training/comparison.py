@@ -7,7 +7,7 @@ import dataclasses
 import io
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -17,7 +17,7 @@ import keras
 from keras_preact.errors import Diverged, InputError, Interrupted, WriteError, as_command
 from keras_preact.files import PARTIAL, write_atomically
 from keras_preact.training.build import build_model
-from keras_preact.training.callbacks import StopRequest, handles_signals
+from keras_preact.training.callbacks import StopRequest, as_callbacks, handles_signals
 from keras_preact.training.config import Dataset, RunConfig
 from keras_preact.training.distribute import check_devices
 from keras_preact.training.evaluation import check_one_source, data_of
@@ -45,11 +45,13 @@ def compare(
         configs: configurations by the name of their subfolder, such as "original"; all on the same data, image size and
             classes.
         out: the folder; must not exist, or must be empty.
-        callbacks: a function of (name, configuration) that returns the Keras callbacks of a run. Default: no callbacks.
+        callbacks: a function of (name, configuration) that returns new Keras callbacks for a run. Default: none.
         dataset: the data of all runs, as in `start`. Default: those that the configurations name.
         together: train an epoch of all runs at the same time, each in a thread of its own, instead of in turns. This is
             faster if one run leaves cores idle (`has_idle_cores`), and needs the memory of all runs. The records then
-            have no `cpu_seconds`, which cannot be told apart in one process. On one device only.
+            have no `cpu_seconds`, which cannot be told apart in one process, and `seconds` of the comparison are those
+            of the longest run. Device scopes and other settings of the calling thread do not reach the runs. A second
+            Ctrl-C takes effect after the current step. On one device only. Default `False`.
 
     Returns:
         The folder, with `run.json`, `metrics.csv` (first column `run`), `curves.png`, and one run folder per name.
@@ -89,10 +91,11 @@ def compare(
         folder.update_record(
             kind="comparison",
             status="running",
+            together=together,
             runs={name: config.to_dict() for name, config in named.items()},
             environment=about,
         )
-        return _train(folder, callbacks, data, models, together)
+        return _train(folder, callbacks, data, models)
 
 
 def resume_comparison(
@@ -101,7 +104,7 @@ def resume_comparison(
     dataset: Dataset | None = None,
     data_dir: str | None = None,
 ) -> RunFolder:
-    """Continue a comparison that was stopped, in turns, starting with the run that has the fewest steps.
+    """Continue a comparison that was stopped, together or in turns, as it began.
 
     Args:
         path: the folder that `compare` created.
@@ -163,15 +166,11 @@ _DATA = ("dataset", "data_dir", "image_size", "only", "skip_corrupt")
 """Fields of a `RunConfig` that choose the data."""
 
 
-def _train(
-    folder: RunFolder,
-    callbacks: Callbacks,
-    dataset: Dataset,
-    models: Mapping[str, keras.Model],
-    together: bool = False,
-) -> RunFolder:
+def _train(folder: RunFolder, callbacks: Callbacks, dataset: Dataset, models: Mapping[str, keras.Model]) -> RunFolder:
     """Train the unfinished runs of a locked folder, and write the results of all."""
-    configs = {name: RunConfig.from_dict(data) for name, data in folder.record()["runs"].items()}
+    record = folder.record()
+    configs = {name: RunConfig.from_dict(data) for name, data in record["runs"].items()}
+    together = record.get("together", False)  # earlier versions took turns
     folder.update_record(status="running")
     stop_request = StopRequest()
     try:
@@ -239,25 +238,27 @@ def _train_by_epochs(
         for name, record in records.items()
         if record.get("status") != "finished" and name not in diverged
     }
+    chosen = {name: as_callbacks(callbacks(name, configs[name])) for name in steps}
+    if together:
+        _check_separate(chosen)
     with ExitStack() as stack:
         trainings: dict[str, Training] = {}
         for name in steps:
-            path = runs[name].path
-            options: Any = {"callbacks": callbacks(name, configs[name]), "stop_request": stop_request}
+            model = models.get(name)
+            if together and model is None:
+                model = build_model(configs[name], dataset)  # here, because threads share the random state
+            options: Any = {"callbacks": chosen[name], "stop_request": stop_request, "model": model}
             if records[name]:
-                trainings[name] = resuming(path, epochs, dataset, **options)
+                trainings[name] = resuming(runs[name].path, epochs, dataset, **options)
             else:
-                options.update(model=models.get(name), counts_cpu=not together)
-                trainings[name] = starting(configs[name], path, epochs, dataset, **options)
-            stack.callback(trainings[name].close)  # if another run fails, this one's record says "interrupted"
+                options["counts_cpu"] = not together
+                trainings[name] = starting(configs[name], runs[name].path, epochs, dataset, **options)
+            stack.callback(_close, trainings[name])  # if another run fails, this one's record says "interrupted"
         threads = stack.enter_context(ThreadPoolExecutor(len(configs))) if together else None
         while steps:
             at_end = [name for name in steps if steps[name] == configs[name].recipe.steps]
             if threads and not at_end:
-                futures = {name: threads.submit(_train_epoch, trainings[name]) for name in steps}
-                while wait(futures.values(), timeout=0.1).not_done:
-                    pass  # a signal that reached another thread is handled between two waits
-                ends = {name: future.result() for name, future in futures.items()}
+                ends = _train_together({name: trainings[name] for name in steps}, threads, stop_request)
             else:  # a run that ends draws its curves, which matplotlib cannot do in two threads
                 name = min(at_end or steps, key=lambda name: steps[name])
                 ends = {name: _train_epoch(trainings[name])}
@@ -275,14 +276,47 @@ def _train_by_epochs(
     return runs
 
 
-def _train_epoch(training: Training) -> int | RunFolder | Diverged:
-    """Return the steps of a run after its next epoch; if it has ended, its folder, or how it diverged."""
+End = int | RunFolder | Diverged
+"""The steps of a run after an epoch; its folder if it has ended, or how it diverged."""
+
+
+def _train_epoch(training: Training) -> End:
     try:
         return next(training)
     except StopIteration as end:
         return end.value
     except Diverged as end:
         return end
+
+
+def _train_together(trainings: Mapping[str, Training], threads: Executor, stop_request: StopRequest) -> dict[str, End]:
+    """Train an epoch of each run in a thread of its own. If one fails, the others stop after their next step."""
+    futures = {name: threads.submit(_train_epoch, training) for name, training in trainings.items()}
+    while wait(futures.values(), timeout=0.1).not_done:  # between two waits, this thread handles signals
+        if any(future.done() and future.exception() for future in futures.values()):
+            stop_request.signal_number = stop_request.signal_number or signal.SIGTERM
+    faults = [fault for future in futures.values() if (fault := future.exception())]
+    if faults:
+        raise next((fault for fault in faults if not isinstance(fault, Interrupted)), faults[0])
+    return {name: future.result() for name, future in futures.items()}
+
+
+def _close(training: Training) -> None:
+    with suppress(ValueError):  # its thread has not ended, and will stop after its step
+        training.close()
+
+
+def _check_separate(callbacks: Mapping[str, Sequence[keras.callbacks.Callback]]) -> None:
+    """Raise InputError if runs in different threads share a callback, which belongs to one model at a time."""
+    seen: set[int] = set()
+    for several in callbacks.values():
+        for callback in several:
+            if id(callback) in seen:
+                raise InputError(
+                    f"a {type(callback).__name__} is the callback of two runs that train at the same time; create one "
+                    "for each run"
+                )
+        seen.update(map(id, several))
 
 
 def orders(config: RunConfig) -> dict[str, RunConfig]:

@@ -25,7 +25,7 @@ METRICS = ("epoch", "step", "learning_rate", "train_loss", "train_error", "test_
 """Columns of metrics.csv. Errors are in percent; those of a forecast are in the data's unit. train_loss and train_error
 are running means over the epoch, on augmented images. seconds is the wall-clock time of the training so far. It
 includes the time in which the process was suspended, but not the time between a stop and the next resume, nor the turns
-of other runs in a comparison."""
+of other runs in a comparison. Runs that train together slow each other down."""
 ENDED = ("finished", "diverged")
 """Status of the runs that are a result. A training that diverged is one too."""
 LOCK = ".lock"
@@ -200,7 +200,7 @@ class RunFolder:
             return False
 
     def _lock(self) -> filelock.FileLock:
-        return filelock.FileLock(self.path / LOCK)
+        return filelock.FileLock(self.path / LOCK, thread_local=False)  # a run may end in another thread
 
     def record(self) -> dict[str, Any]:
         """Return the contents of run.json, or, if it was deleted, its copy in the newest checkpoint.

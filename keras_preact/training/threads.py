@@ -62,7 +62,7 @@ def choose_threads(config: RunConfig) -> int | None:
     import tensorflow as tf
 
     threads = threads_for(activations, usable_cores())
-    if tf.config.list_physical_devices("GPU") or threads == usable_cores():
+    if _has_gpu() or threads == usable_cores():
         return None
     with suppress(RuntimeError):  # TensorFlow has started
         tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -73,10 +73,18 @@ def choose_threads(config: RunConfig) -> int | None:
 def has_idle_cores() -> bool:
     """Return whether an operation of TensorFlow uses at most half of the cores. Two runs are then faster together.
 
-    Example: `compare(configs, out, together=has_idle_cores())`.
+    Call `choose_threads` first: TensorFlow's default is all cores. With a GPU, the answer is `False`.
+
+    Example: `choose_threads(config)`, then `compare(orders(config), out, together=has_idle_cores())`.
     """
     threads = threads_per_operation()
-    return threads is not None and 2 * threads <= usable_cores()
+    return threads is not None and 2 * threads <= usable_cores() and not _has_gpu()
+
+
+def _has_gpu() -> bool:
+    import tensorflow as tf
+
+    return bool(tf.config.list_physical_devices("GPU"))
 
 
 def _activations(config: RunConfig) -> int | None:

@@ -280,6 +280,7 @@ def resuming(
     data_dir: str | None = None,
     callbacks: keras.callbacks.Callback | Sequence[keras.callbacks.Callback] = (),
     stop_request: StopRequest | None = None,
+    model: keras.Model | None = None,
 ) -> Training:
     """Resume a run part by part; arguments as in `resume` and `starting`."""
     with ExitStack() as stack:
@@ -294,7 +295,7 @@ def resuming(
             dataset = data_of(folder, data_dir) if dataset is None else check_recorded(dataset, folder)
         scope = device_scope(config.devices)
         with scope():
-            model = build_model(config, dataset)
+            model = build_model(config, dataset) if model is None else model
             checkpoint = Checkpoint(folder.checkpoints_path, model)
             step = _restore(checkpoint, record, folder.path)
         rows = checkpoint.notes.get("metrics", [])
@@ -309,7 +310,7 @@ def resuming(
         run = _Run(config, folder, dataset, model, callbacks, stop_request, scope)
         # The times at the checkpoint: after it, the run may have gone on until it was killed or diverged.
         times = checkpoint.notes.get("record", record) if step else None
-        yield from run.train(cut, Stopwatch(times), step, rows)
+        yield from run.train(cut, Stopwatch(times, "cpu_seconds" in record), step, rows)
         return run.finish()
 
 

@@ -1043,6 +1043,10 @@ class TestErrors:
     def test_no_units_and_units_without_weights(self):
         with pytest.raises(InputError, match="no units to stack"):
             UnitStack.from_units([])
+        with pytest.raises(InputError, match="units is a generator; pass a list of layers"):
+            UnitStack.from_units(unit for unit in [ResidualUnit(16)])
+        with pytest.raises(InputError, match="None is not a layer; pass a list of layers"):
+            UnitStack.from_units([ResidualUnit(16), None])
         with pytest.raises(InputError, match="new has no weights yet; call or build it first"):
             UnitStack.from_units([ResidualUnit(16, name="new")])
 
@@ -1284,6 +1288,43 @@ def test_variables_outside_of_the_unit_that_it_reads_have_their_values_and_gradi
     np.testing.assert_allclose(array(y), 81.0)
     gradient = gradient_of(factor, lambda: keras.ops.sum(stack(x, training=True)))
     np.testing.assert_allclose(gradient, 2 * 4 * 2.0**3)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a graph of TensorFlow")
+@pytest.mark.parametrize("remat", [True, "unit"])
+def test_a_training_loop_of_tensorflow_cannot_recompute_a_variable_that_is_not_the_units_own(remat):
+    ScaledBy.factor = keras.Variable(np.full(3, 2.0), name="factor")
+    x = keras.Input((3,))
+    model = keras.Model(x, UnitStack(ScaledBy(), 4, rolled=True, remat=remat)(x))
+    model.compile("sgd", "mse")
+    with pytest.raises(InputError, match=r"reads a variable that is not its own, .*use remat=False or rolled=False"):
+        model.fit(np.ones((4, 3)), np.ones((4, 3)), verbose=0)
+    plain = keras.Model(x, UnitStack(ScaledBy(), 4, rolled=True)(x))
+    plain.compile("sgd", "mse")
+    assert plain.fit(np.ones((4, 3)), np.ones((4, 3)), verbose=0).history["loss"] == [15.0**2]
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends differentiate functions")
+@pytest.mark.parametrize(("rolled", "remat"), [(True, True), (False, "unit"), (False, "segment")])
+def test_values_of_a_scope_around_the_stack_have_gradients_inside_it(images, rolled, remat):
+    """As in a training step that calls the model within a `StatelessScope`."""
+    import tensorflow as tf
+
+    def norms(stack):
+        values = [tf.convert_to_tensor(variable.value) for variable in stack.trainable_variables]
+        with keras.StatelessScope(state_mapping=list(zip(stack.trainable_variables, values, strict=True))):
+            with tf.GradientTape() as tape:
+                tape.watch(values)
+                loss = tf.reduce_sum(stack(images, training=True) ** 2)
+            return [float(tf.norm(gradient)) for gradient in tape.gradient(loss, values)]
+
+    stack = UnitStack(ResidualUnit(16), N, rolled=rolled, remat=remat)
+    stack.build(images.shape)
+    plain = UnitStack(ResidualUnit(16), N, rolled=rolled)
+    plain.build(images.shape)
+    plain.set_weights(stack.get_weights())
+    np.testing.assert_allclose(norms(stack), norms(plain), rtol=1e-4)
+    assert min(norms(stack)) > 0
 
 
 def gradient_of(variable, loss):

@@ -425,6 +425,38 @@ def test_a_custom_shortcut_must_return_the_residuals_shape():
         model(np.ones((1, 8, 8, 4), "float32"))
 
 
+class Forgetful(Shortcut):
+    def call(self, x, residual):
+        keras.ops.add(x, residual)
+
+
+def test_a_custom_shortcut_that_returns_nothing_is_named():
+    with pytest.raises(InputError, match="Forgetful returns None; return a tensor of the residual's shape"):
+        ResidualUnit(4, shortcut=Forgetful())(np.ones((1, 8, 8, 4), "float32"))
+
+
+class Opaque(Shortcut):
+    """Adds in NumPy, so that TensorFlow does not know even the rank of the result."""
+
+    def call(self, x, residual):
+        import tensorflow as tf
+
+        return tf.numpy_function(lambda a, b: a + b, [x, residual], tf.float32)
+
+    def compute_output_spec(self, x, residual):
+        return keras.KerasTensor(residual.shape, residual.dtype)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a function of TensorFlow")
+def test_a_custom_shortcut_of_unknown_rank_is_accepted():
+    import tensorflow as tf
+
+    unit = ResidualUnit(4, shortcut=Opaque())
+    x = np.ones((1, 8, 8, 4), "float32")
+    expected = array(unit(x))
+    np.testing.assert_allclose(array(tf.function(lambda x: unit(x))(x)), expected, rtol=1e-5)
+
+
 class Dynamic(Shortcut):
     """Returns the residual's shape, which the graph knows only in part."""
 

@@ -313,6 +313,8 @@ def test_statistics_are_as_before_if_a_batch_is_refused(rolled):
     images = np.zeros((4, 8, 8, 3), "float32")
     with pytest.raises(InputError, match="batches is a single array, which could be one batch; pass a list"):
         reestimate_statistics(network, images)
+    with pytest.raises(InputError, match="batches is 5; pass a list of batches or a data set"):
+        reestimate_statistics(network, 5)
     with pytest.raises(Exception, match=r"incompatible|shape|channels"):
         reestimate_statistics(network, [images, np.zeros((4, 8, 8, 5), "float32")])
     assert all(np.array_equal(a, array(b)) for a, b in zip(before, network.weights, strict=True))

@@ -23,6 +23,7 @@ from keras_preact.training import (
     resume_comparison,
     start,
 )
+from keras_preact.training.comparison import _close
 from keras_preact.training.trainer import unrolled_if_synchronized
 
 
@@ -239,6 +240,7 @@ def test_runs_that_train_together_do_each_step_at_the_same_time(tmp_path):
     folder = compare(configs, tmp_path / "run", lambda name, config: [Meets(barrier)], together=True)
     record, runs = folder.record(), [RunFolder(folder.path / name).record() for name in configs]
     assert list(record["results"]) == ["high", "low"] and [run["step"] for run in runs] == [3, 3]
+    assert not any(RunFolder(folder.path / name).is_locked() for name in configs)
     assert record["seconds"] == max(run["seconds"] for run in runs) > 0
     assert not any("cpu_seconds" in run for run in runs)  # that of the process would count the other run, too
     assert folder.curves_path.exists()
@@ -251,7 +253,7 @@ def test_a_run_that_diverges_leaves_the_one_beside_it_to_go_on(tmp_path):
     assert RunFolder.open(tmp_path / "both").record()["status"] == "diverged"
 
 
-def test_a_signal_stops_all_runs_that_train_together_and_they_resume_in_turns(tmp_path):
+def test_a_signal_stops_all_runs_that_train_together_and_they_resume_together(tmp_path):
     barrier = threading.Barrier(2, timeout=60)
 
     class Stop(Meets):
@@ -265,22 +267,45 @@ def test_a_signal_stops_all_runs_that_train_together_and_they_resume_in_turns(tm
     for name in ("high", "low"):
         record = RunFolder(tmp_path / "run" / name).record()
         assert (record["status"], record["step"]) == ("interrupted", 1)
-    assert resume_comparison(tmp_path / "run").record()["status"] == "finished"
-    assert "cpu_seconds" not in RunFolder(tmp_path / "run/low").record()
+    resumed = resume_comparison(tmp_path / "run", lambda name, config: [Meets(barrier)])
+    runs = [RunFolder(resumed.path / name) for name in ("high", "low")]
+    assert resumed.record()["status"] == "finished" and not any(run.is_locked() for run in runs)
+    assert resumed.record()["seconds"] == max(run.record()["seconds"] for run in runs)
+    assert not any("cpu_seconds" in run.record() for run in runs)
 
 
-def test_a_fault_of_a_run_ends_the_one_beside_it(tmp_path):
-    def fail(epoch, logs):
+def test_a_fault_of_a_run_stops_the_one_beside_it_at_its_next_step(tmp_path):
+    def fail(batch, logs):
         raise RuntimeError("broken")
 
+    def wait(name, config):
+        if name == "low":
+            return [keras.callbacks.LambdaCallback(on_train_batch_begin=fail)]
+        return [keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: time.sleep(1))]
+
     with pytest.raises(RuntimeError, match="broken"):
-        compare(
-            rates(high=0.02, low=0.01),
-            tmp_path / "run",
-            lambda name, config: [keras.callbacks.LambdaCallback(on_epoch_begin=fail)] if name == "low" else [],
-            together=True,
-        )
-    assert {RunFolder(tmp_path / "run" / name).record()["status"] for name in ("high", "low")} == {"interrupted"}
+        compare(rates(high=0.02, low=0.01), tmp_path / "run", wait, together=True)
+    records = [RunFolder(tmp_path / "run" / name).record() for name in ("high", "low")]
+    assert [(record["status"], record["step"]) for record in records] == [("interrupted", 1), ("interrupted", 0)]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_runs_that_train_together_need_callbacks_of_their_own(tmp_path):
+    shared = keras.callbacks.LambdaCallback()
+    with pytest.raises(InputError, match="LambdaCallback is the callback of two runs that train at the same time"):
+        compare(rates(high=0.02, low=0.01), tmp_path / "run", lambda name, config: [shared], together=True)
+    assert compare(rates(high=0.02, low=0.01), tmp_path / "turns", lambda name, config: [shared])
+
+
+def test_a_run_whose_thread_is_still_busy_is_left_to_it():
+    def training():
+        with pytest.raises(ValueError, match="already executing"):
+            this.close()
+        _close(this)
+        yield 1
+
+    this = training()
+    assert next(this) == 1
 
 
 def test_runs_on_several_devices_cannot_train_together(tmp_path, monkeypatch):

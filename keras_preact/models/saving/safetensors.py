@@ -55,8 +55,8 @@ def save_safetensors(model: keras.Model, path: str | Path, dtype: str = "float32
         raise InputError(f"{model.name} has no weights yet; call it on a batch, then save it")
     if has_adapters(model):
         raise InputError(
-            f"{model.name} has adapters (LoRA), which this file cannot hold; save the network with model.save and load "
-            "it again, which merges them into the kernels"
+            f"{model.name} has adapters (LoRA), which this file cannot hold; build the network again without them, "
+            "and assign the merged kernels, `layer.kernel`, to its layers"
         )
     tensors = as_arrays(model, dtype)
     about = {"model": model.name, "version": __version__, "sha256": tensors_checksum(tensors)}
