@@ -253,7 +253,7 @@ def test_a_head_on_vectors_and_unregistered_classes_are_resized():
 
 def test_a_network_that_resizes_its_images_is_not_resized():
     network = imagenet_resnet(18, input_shape=(64, 64, 3), classes=3)
-    with pytest.raises(InputError, match="one size, in its layer resize; resize the network inside"):
+    with pytest.raises(InputError, match="itself, in its layer resize; call `resized` on the network inside"):
         resized(with_preprocessing(network), 96)
 
 
