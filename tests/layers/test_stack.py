@@ -1398,9 +1398,17 @@ def test_what_is_no_list_of_values_for_each_argument_is_refused(vary):
         UnitStack(ResidualUnit(4, drop_path=0.1), 2, vary=vary)
 
 
-@pytest.mark.parametrize("units", [[], "abc", ResidualUnit(4), [None]])
-def test_a_stack_is_made_of_a_list_of_units(units):
-    with pytest.raises(InputError, match=r"no units to stack; pass at least one|pass a list of layers"):
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ([], "there are no units to stack; pass at least one"),
+        ("abc", "'a' is not a layer; pass a list of layers"),
+        (ResidualUnit(4), "units is a ResidualUnit; pass a list of layers"),
+        ([None], "None is not a layer; pass a list of layers"),
+    ],
+)
+def test_a_stack_is_made_of_a_list_of_units(units, message):
+    with pytest.raises(InputError, match=message):
         UnitStack.from_units(units)
 
 
