@@ -123,9 +123,8 @@ class _StraightThroughAssignments(keras.StatelessScope):
     def add_update(self, update: tuple[keras.Variable, Any]) -> None:
         variable, value = update
         self.assigned[id(variable)] = variable
-        before = super().get_current_value(
-            variable
-        )  # of this scope: the first value of a unit's own variable is no assignment
+        # Of this scope alone: there, a unit's own variable has no value until it receives its first one.
+        before = super().get_current_value(variable)
         if before is not None and variable.trainable and keras.backend.backend() != "jax":
             value = ops.stop_gradient(value) + (before - ops.stop_gradient(before))
         super().add_update((variable, value))

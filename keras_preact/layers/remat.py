@@ -77,7 +77,7 @@ def _rematerialized_tensorflow(step: Step, in_loop: bool, x: Any, values: Sequen
     @tf.custom_gradient
     def store_inputs_only(*inputs: Any) -> Any:
         y, updates, loss = run(*inputs)
-        _refuse_constants(tf.compat.v1.get_default_graph())
+        _refuse_captures(tf.compat.v1.get_default_graph())
 
         def gradient(*upstream: Any, variables: Sequence[Any] | None = None) -> Any:
             # The copies delay the recomputation until the upstream gradient exists. They also prevent TensorFlow from
@@ -117,7 +117,7 @@ def _only_first(gradient: Any) -> Any:
     return tf.custom_gradient(lambda value: (tf.identity(value), refuse))(gradient)
 
 
-def _refuse_constants(graph: Any) -> None:
+def _refuse_captures(graph: Any) -> None:
     """Refuse a loop's step that uses constant tensors or variables of the program: TensorFlow cannot compute its
     gradient.
 

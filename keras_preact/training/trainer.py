@@ -162,8 +162,9 @@ def starting(
             folder = _folder_class().create(out)
             stack.enter_context(folder.held())
         stop_request = stack.enter_context(_in_training(folder, stop_request))
+        first = _first_record(config, dataset, model)  # takes a moment, which is not training time
         stopwatch = Stopwatch(counts_cpu=counts_cpu)
-        folder.update_record(**_first_record(config, dataset, model), **stopwatch.times)
+        folder.update_record(**first, **stopwatch.times)
         run = _Run(config, folder, dataset, model, callbacks, stop_request, scope)
         yield from run.train(cut, stopwatch)
         return run.finish()
